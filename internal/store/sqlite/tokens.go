@@ -1,0 +1,49 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/store/sqlite/db"
+)
+
+func hash(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// PutToken keeps a token's hash. Tokens are random and long, so that a plain
+// hash serves.
+func (s *Store) PutToken(ctx context.Context, token, name, workspace string, at time.Time) error {
+	if err := db.New(s.w).PutToken(ctx, db.PutTokenParams{Hash: hash(token), Name: name, Workspace: workspace, CreatedAt: micros(at)}); err != nil {
+		return fmt.Errorf("keep token: %w", err)
+	}
+	return nil
+}
+
+// Token returns who holds a token. Code: UNAUTHENTICATED.
+func (s *Store) Token(ctx context.Context, token string) (name, workspace string, err error) {
+	row, err := db.New(s.r).GetToken(ctx, hash(token))
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", "", fault.New(fault.Unauthenticated, "")
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("look up token: %w", err)
+	}
+	return row.Name, row.Workspace, nil
+}
+
+// CountTokens counts the tokens there are.
+func (s *Store) CountTokens(ctx context.Context) (int64, error) {
+	n, err := db.New(s.r).CountTokens(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("count tokens: %w", err)
+	}
+	return n, nil
+}

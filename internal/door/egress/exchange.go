@@ -1,0 +1,118 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthd/hearth/internal/fault"
+)
+
+// codeHeader names the code of an answer that is the door's own.
+const codeHeader = "Hearth-Code"
+
+// errCut ends an answer that had begun, so that the client sees that it is not whole.
+var errCut = errors.New("answer cut")
+
+// exchange is one request or connection, for the audit line.
+type exchange struct {
+	door     *Door
+	entrance string // connect, proxy, host, tls
+	host     string // as asked for, until it is known to be one
+	method   string
+	addr     string // dialed
+	status   int    // answered over HTTP; 0: none
+	up, down atomic.Int64
+	started  time.Time
+	fault    *fault.Error
+}
+
+// enter takes a place in the door. leave must be called in any case.
+// Codes: DOOR_BUSY, DOOR_LIMIT.
+func (d *Door) enter(entrance string) (x *exchange, leave func(context.Context), err error) {
+	x = &exchange{door: d, entrance: entrance, started: d.cfg.Now()}
+	select {
+	case d.slots <- struct{}{}:
+	default:
+		err = fault.New(fault.DoorBusy, "This session has %d connections open through the egress door, more do not pass.", cap(d.slots))
+		return x, func(ctx context.Context) { x.audit(ctx) }, err
+	}
+	d.open.Add(1)
+	leave = func(ctx context.Context) {
+		d.open.Add(-1)
+		<-d.slots
+		x.audit(ctx)
+	}
+	if most := d.cfg.Limits.Requests; most > 0 && d.taken.Add(1) > most {
+		err = fault.New(fault.DoorLimit, "This session has used up its %d connections through the egress door.", most)
+	}
+	return x, leave, err
+}
+
+// failed keeps the fault of an exchange for its audit line.
+func (x *exchange) failed(err error) *fault.Error {
+	x.fault = fault.From(err)
+	return x.fault
+}
+
+func (x *exchange) audit(ctx context.Context) {
+	attrs := []slog.Attr{
+		slog.String("entrance", x.entrance), slog.String("host", printable(x.host)), slog.String("method", printable(x.method)),
+		slog.String("address", x.addr), slog.Int("status", x.status),
+		slog.Int64("upBytes", x.up.Load()), slog.Int64("downBytes", x.down.Load()),
+		slog.Duration("took", x.door.cfg.Now().Sub(x.started)),
+	}
+	level := slog.LevelInfo
+	if x.fault != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("code", string(x.fault.Code)), slog.String("error", printable(x.fault.Error())))
+	}
+	x.door.cfg.Log.LogAttrs(ctx, level, "egress exchange", attrs...)
+}
+
+// refuse answers over HTTP with a fault, as text that tools print.
+func (x *exchange) refuse(w http.ResponseWriter, err error) {
+	f := x.failed(err)
+	x.status = statusOf(f.Code)
+	body := string(f.Code) + ": " + f.Sentence()
+	if remedy := fault.Lookup(f.Code).Remedy; remedy != "" && remedy != "See the message." {
+		body += " " + remedy
+	}
+	body += "\n"
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set(codeHeader, string(f.Code))
+	h.Set("X-Content-Type-Options", "nosniff")
+	if f.Code == fault.DoorBusy {
+		h.Set("Retry-After", "1")
+	}
+	if f.Code == fault.DoorSlow || f.Code == fault.DoorTooLarge { // the rest of the body is not read
+		h.Set("Connection", "close")
+	}
+	w.WriteHeader(x.status)
+	_, _ = w.Write([]byte(body)) // nobody is left to tell
+}
+
+func statusOf(code fault.Code) int {
+	switch code {
+	case fault.InvalidInput:
+		return http.StatusBadRequest
+	case fault.DoorBusy:
+		return http.StatusServiceUnavailable
+	case fault.DoorSlow:
+		return http.StatusRequestTimeout
+	case fault.DoorTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case fault.DoorTimeout:
+		return http.StatusGatewayTimeout
+	case fault.EgressRefused, fault.EgressAddressRefused, fault.EgressNameRefused, fault.DoorLimit:
+		return http.StatusForbidden
+	default:
+		return http.StatusBadGateway
+	}
+}

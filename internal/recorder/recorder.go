@@ -1,0 +1,355 @@
+// Package recorder writes the transcript. For each turn at work one [Recorder.Record]
+// reads the driver's log from the last stored part on, judges and masks every
+// part once, shows it to viewers, stores it in batches, and tells the session
+// how the agent ended. [Recorder.Seal] closes a turn's transcript whatever became of its
+// driver. Nobody else writes parts.
+package recorder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthd/hearth/internal/driverapi"
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/session"
+	"github.com/hearthd/hearth/internal/transcript"
+	"github.com/hearthd/hearth/internal/uistream"
+)
+
+// Batches: whichever is reached first is stored. What was not stored is at most
+// one batch and what waits in the channel; then the driver is no longer read.
+const (
+	batchParts = 32
+	batchBytes = 1 << 20
+	batchDelay = 100 * time.Millisecond
+	backlog    = 16 // records read ahead
+	maxParts   = 100_000
+	maxBytes   = 64 << 20 // of a turn, when the recorder names none
+)
+
+// Source is the driver of the turn's sandbox.
+type Source interface {
+	// Log follows a turn's log after a part, over cuts of the connection, until its
+	// end record. An unknown turn is TURN_NOT_FOUND.
+	Log(ctx context.Context, turn string, after int64, fn func(driverapi.Record) error) error
+}
+
+// Sessions is the part of session.Service that a recorder needs.
+type Sessions interface {
+	Apply(ctx context.Context, id session.ID, ev session.Event) (session.Aggregate, error)
+}
+
+// Recorder records turns; it is safe for concurrent use, one Record at a time for a turn.
+type Recorder struct {
+	Sessions Sessions
+	Log      transcript.Log
+	Publish  func(id session.ID, parts []transcript.Part) // to viewers, before the store
+	Stored   func(id session.ID, upTo transcript.Cursor)  // viewers may forget up to here
+	Secrets  func() [][]byte
+	Now      func() time.Time
+	Slog     *slog.Logger
+	MaxBytes int64 // of one turn's parts; 0: 64 MiB
+}
+
+// Record follows one turn until its end has been told to the session, or ctx ends.
+// usage is asked for at the end; it is what the model door counted, as JSON.
+func (r *Recorder) Record(ctx context.Context, src Source, id session.ID, t session.Turn, usage func() string) error {
+	w := &turn{r: r, id: id, t: t, mask: transcript.NewMasker(r.Secrets()), check: uistream.NewChecker(string(t.ID)), usage: usage}
+	if err := w.restore(ctx); err != nil {
+		return err
+	}
+	records := make(chan driverapi.Record, backlog)
+	g, gctx := errgroup.WithContext(ctx)
+	var readErr error
+	g.Go(func() error {
+		defer close(records)
+		readErr = src.Log(gctx, string(t.ID), w.n, func(rec driverapi.Record) error {
+			select {
+			case records <- rec:
+				return nil
+			case <-gctx.Done():
+				return context.Cause(gctx)
+			}
+		})
+		return nil // judged below, after what was read has been taken
+	})
+	g.Go(func() error { return w.take(gctx, records) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if w.ended {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if fault.CodeOf(readErr) == fault.TurnNotFound || fault.CodeOf(readErr) == fault.DriverInvalid {
+		// Neither driver nor log knows how it ended: it is never sent again by itself.
+		return w.done(ctx, &driverapi.End{Outcome: driverapi.OutcomeFailed, Code: string(fault.AgentLost)}, "The driver has no log of this turn.")
+	}
+	return fmt.Errorf("read log of turn %s: %w", t.ID, errors.Join(readErr, errors.New("it ended without an end")))
+}
+
+// turn is the recording of one turn.
+type turn struct {
+	r     *Recorder
+	id    session.ID
+	t     session.Turn
+	mask  *transcript.Masker
+	check *uistream.Checker
+	usage func() string
+
+	n       int64 // last part taken
+	content bool  // the agent has said something
+	pending []transcript.Part
+	bytes   int
+	rung    *driverapi.RungTaken
+	invalid string // why the driver is not believed any more
+	dropped int64  // parts over the limits
+	ended   bool
+}
+
+// restore goes on where the store ends.
+func (w *turn) restore(ctx context.Context) error {
+	after := transcript.Cursor{Turn: w.t.Number}
+	for {
+		page, err := w.r.Log.Read(ctx, string(w.id), after, transcript.MaxPageParts)
+		if err != nil {
+			return fmt.Errorf("read stored parts of turn %s: %w", w.t.ID, err)
+		}
+		for _, p := range page {
+			if p.Cursor.Turn != w.t.Number {
+				return nil
+			}
+			if _, err := w.check.Stored(p.Body); err != nil {
+				return fmt.Errorf("stored part %s: %w", p.Cursor, err)
+			}
+			w.n, w.content = p.Cursor.Part, true
+			after = p.Cursor
+		}
+		if len(page) == 0 {
+			return nil
+		}
+	}
+}
+
+func (w *turn) take(ctx context.Context, records <-chan driverapi.Record) error {
+	timer := time.NewTimer(batchDelay)
+	timer.Stop()
+	defer timer.Stop()
+	armed := false
+	for {
+		select {
+		case rec, ok := <-records:
+			if !ok {
+				w.ready(w.mask.Flush())
+				return w.flush(ctx)
+			}
+			if err := w.record(ctx, rec); err != nil {
+				return err
+			}
+			if w.ended {
+				return nil
+			}
+			if len(w.pending) >= batchParts || w.bytes >= batchBytes {
+				if err := w.flush(ctx); err != nil {
+					return err
+				}
+			}
+			switch {
+			case len(w.pending) == 0 && armed:
+				timer.Stop()
+				armed = false
+			case len(w.pending) > 0 && !armed:
+				timer.Reset(batchDelay)
+				armed = true
+			}
+		case <-timer.C:
+			armed = false
+			if err := w.flush(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			// What was shown is stored if the store takes it at once.
+			c, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			return errors.Join(context.Cause(ctx), w.store(c))
+		}
+	}
+}
+
+func (w *turn) record(ctx context.Context, rec driverapi.Record) error {
+	switch {
+	case rec.Part != nil:
+		return w.part(ctx, rec)
+	case rec.Rung != nil:
+		w.rung = rec.Rung
+	case rec.Sent:
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+		ev := session.Sent{Turn: w.t.ID, At: w.r.Now().UTC().Truncate(time.Microsecond)}
+		if w.rung != nil {
+			ev.Rung, ev.AgentSession = clip(w.rung.Rung, 32), clip(w.rung.AgentSession, 512)
+			if len(w.rung.Failed) > 0 {
+				failed := make([]string, 0, len(w.rung.Failed))
+				for _, f := range w.rung.Failed {
+					failed = append(failed, w.mask.Text(clip(f, 500)))
+				}
+				b, err := json.Marshal(failed)
+				if err != nil {
+					return fmt.Errorf("encode rungs: %w", err)
+				}
+				ev.RungFailed = string(b)
+			}
+		}
+		return w.apply(ctx, ev)
+	case rec.End != nil:
+		w.ready(w.mask.Flush())
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+		truncated := w.invalid
+		if truncated == "" && w.dropped > 0 {
+			truncated = fmt.Sprintf("The turn said more than is kept; %d parts were left out.", w.dropped)
+		}
+		return w.done(ctx, rec.End, truncated)
+	}
+	return nil
+}
+
+func clip(s string, max int) string {
+	if len(s) > max {
+		return s[:max]
+	}
+	return s
+}
+
+func (w *turn) part(ctx context.Context, rec driverapi.Record) error {
+	if rec.N <= w.n || w.invalid != "" {
+		return nil // seen before, or nobody listens any more
+	}
+	if rec.N != w.n+1 {
+		return w.refuse(ctx, fmt.Sprintf("part %d follows part %d", rec.N, w.n))
+	}
+	limit := w.r.MaxBytes
+	if limit == 0 {
+		limit = maxBytes
+	}
+	if w.dropped > 0 || rec.N > maxParts || w.check.Bytes() > limit {
+		w.n = rec.N
+		w.dropped++
+		return nil
+	}
+	p, err := w.check.Check(rec.Part)
+	if err != nil {
+		return w.refuse(ctx, fault.From(err).Sentence())
+	}
+	w.n = rec.N
+	w.ready(w.mask.Add(rec.N, rec.Part))
+	if !w.content && agentSaid(p.Type) {
+		w.content = true
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+		return w.apply(ctx, session.FirstPart{Turn: w.t.ID, At: w.r.Now().UTC().Truncate(time.Microsecond)})
+	}
+	return nil
+}
+
+// agentSaid tells the agent's own parts from those that frame them.
+func agentSaid(t uistream.Type) bool {
+	switch t {
+	case uistream.TypeStart, uistream.TypeStartStep, uistream.DataType("rung"), uistream.TypeMessageMetadata:
+		return false
+	}
+	return true
+}
+
+// refuse ends the turn because its driver says what it may not.
+func (w *turn) refuse(ctx context.Context, why string) error {
+	w.invalid = "The driver said something that was refused: " + why
+	w.r.Slog.Warn("driver refused", "session", w.id, "turn", w.t.ID, "reason", why)
+	return w.apply(ctx, session.FailAsked{Turn: w.t.ID, Code: fault.DriverInvalid, Message: w.invalid})
+}
+
+// ready takes masked parts: viewers first.
+func (w *turn) ready(parts []transcript.Numbered) {
+	if len(parts) == 0 {
+		return
+	}
+	out := make([]transcript.Part, len(parts))
+	for i, p := range parts {
+		out[i] = transcript.Part{Cursor: transcript.Cursor{Turn: w.t.Number, Part: p.N}, Body: p.Body}
+		w.bytes += len(p.Body)
+	}
+	w.pending = append(w.pending, out...)
+	w.r.Publish(w.id, out)
+}
+
+// flush stores what is pending, and tries until the store takes it or ctx ends:
+// meanwhile nothing more is read from the driver.
+func (w *turn) flush(ctx context.Context) error {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := w.store(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil || fault.CodeOf(err) == fault.SessionNotFound {
+			return err
+		}
+		w.r.Slog.Warn("store does not take the transcript; trying again", "session", w.id, "turn", w.t.ID, "error", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+func (w *turn) store(ctx context.Context) error {
+	if len(w.pending) == 0 {
+		return nil
+	}
+	if err := w.r.Log.Append(ctx, string(w.id), w.pending); err != nil {
+		return fmt.Errorf("store transcript: %w", err)
+	}
+	w.r.Stored(w.id, w.pending[len(w.pending)-1].Cursor)
+	w.pending, w.bytes = nil, 0
+	return nil
+}
+
+func (w *turn) apply(ctx context.Context, ev session.Event) error {
+	_, err := w.r.Sessions.Apply(ctx, w.id, ev)
+	switch fault.CodeOf(err) {
+	case "", fault.IllegalMove: // the turn has ended or is stopping already
+		return nil
+	}
+	return err
+}
+
+func (w *turn) done(ctx context.Context, e *driverapi.End, truncated string) error {
+	ev := session.AgentDone{
+		Turn: w.t.ID, Outcome: e.Outcome, Code: fault.Code(e.Code), Clean: e.Clean && w.invalid == "", Truncated: truncated, Usage: w.usage(),
+	}
+	if ev.Outcome == driverapi.OutcomeFailed {
+		ev.Message = w.mask.Text(clip(e.Message, 2000))
+		if fault.Lookup(ev.Code).Code != ev.Code || ev.Code == "" {
+			ev.Code = fault.AgentFailed
+		}
+		if ev.Message == "" {
+			ev.Message = fault.Lookup(ev.Code).Sentence
+		}
+		if e.Exit != "" {
+			ev.Message += " (" + clip(e.Exit, 100) + ")"
+		}
+	}
+	w.ended = true
+	return w.apply(ctx, ev)
+}

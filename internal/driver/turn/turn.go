@@ -1,0 +1,477 @@
+// Package turn carries one turn through the agent: it gives the agent its
+// memory by the first rung that works, sends the prompt, records what comes
+// as parts in the turn's log, holds the limits, and ends the turn exactly once
+// whatever the agent does. Start at [New] and [Turn.Run].
+package turn
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hearthd/hearth/internal/acp"
+	"github.com/hearthd/hearth/internal/driver/agent"
+	"github.com/hearthd/hearth/internal/driver/convert"
+	"github.com/hearthd/hearth/internal/driver/proc"
+	"github.com/hearthd/hearth/internal/driver/turnlog"
+	"github.com/hearthd/hearth/internal/driverapi"
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/uistream"
+)
+
+const (
+	drain        = 300 * time.Millisecond // updates after the prompt's answer that belong to the turn
+	killTime     = 700 * time.Millisecond // for everything to be gone after a kill
+	tickTime     = 250 * time.Millisecond
+	defaultGrace = 5 * time.Second
+	stderrTold   = 4 << 10
+	maxUsage     = 16 << 10
+)
+
+// Options of a turn.
+type Options struct {
+	ID      string
+	Request driverapi.TurnRequest
+	Agent   *agent.Agent
+	// Restart gives a new agent in place of one that ended while its memory was
+	// made; nil: the turn fails then.
+	Restart func(ctx context.Context) (*agent.Agent, error)
+	// Finished is told when the turn is about to end and uses the agent no more.
+	Finished func()
+	Work     string // the agent's working directory
+	Log      *turnlog.Log
+	Now      func() time.Time
+	Logger   *slog.Logger
+}
+
+// Turn is one turn. Run it once; Cancel from anywhere.
+type Turn struct {
+	o        Options
+	begun    time.Time
+	canceled chan struct{}
+	broken   chan struct{} // the log cannot be written
+
+	mu        sync.Mutex
+	agent     *agent.Agent
+	conv      *convert.Converter
+	cap       limiter
+	session   string // whose updates count
+	pre       string // preamble of the rung that was taken
+	taking    bool   // updates are the turn's
+	heard     bool   // something came since the prompt
+	last      time.Time
+	seen      time.Time // of any update, a replay's too
+	cancelReq *driverapi.CancelRequest
+	writeErr  error
+}
+
+// New makes a turn whose log was just created.
+func New(o Options) *Turn {
+	return &Turn{
+		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: make(chan struct{}),
+		cap:  limiter{maxParts: capParts, maxBytes: capBytes},
+		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise}),
+	}
+}
+
+// Cancel asks the turn to end. The first call counts.
+func (t *Turn) Cancel(r driverapi.CancelRequest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cancelReq == nil {
+		t.cancelReq = &r
+		close(t.canceled)
+	}
+}
+
+func (t *Turn) cancelRequest() *driverapi.CancelRequest {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cancelReq
+}
+
+// Agent is the agent of the turn, which may be another than at its begin.
+func (t *Turn) Agent() *agent.Agent {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.agent
+}
+
+// Update takes what the agent says; see [agent.Receiver].
+func (t *Turn) Update(n acp.SessionNotification) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.seen = t.o.Now()
+	if !t.taking || n.SessionID != t.session {
+		return
+	}
+	t.last = t.seen
+	parts := t.conv.Update(n.Update)
+	t.heard = t.heard || slices.ContainsFunc(parts, answers)
+	t.write(parts)
+}
+
+// answers tells whether a part belongs to an answer; what only describes the agent's session does not.
+func answers(p uistream.Part) bool {
+	return !p.Type.IsData() || p.Type == uistream.DataType(uistream.DataPlan)
+}
+
+// Permission is answered without a person: the sandbox is the guard. Options are chosen by kind.
+func (t *Turn) Permission(r acp.PermissionRequest) acp.PermissionResponse {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = t.o.Now()
+	if !t.taking || t.cancelReq != nil {
+		return acp.Cancelled()
+	}
+	for _, kind := range []string{acp.AllowOnce, acp.AllowAlways} {
+		if o, ok := r.Option(kind); ok {
+			return acp.Selected(o.OptionID)
+		}
+	}
+	for _, kind := range []string{acp.RejectOnce, acp.RejectAlways} {
+		if o, ok := r.Option(kind); ok {
+			return acp.Selected(o.OptionID)
+		}
+	}
+	return acp.Cancelled()
+}
+
+// write puts parts into the log; called under mu. A log that cannot be written breaks the turn.
+func (t *Turn) write(parts []uistream.Part) {
+	if t.writeErr != nil {
+		return
+	}
+	var recs []driverapi.Record
+	for _, p := range t.cap.pass(parts, t.o.Now()) {
+		recs = append(recs, driverapi.Record{Part: p.Raw})
+	}
+	if len(recs) == 0 {
+		return
+	}
+	t.append(recs...)
+}
+
+func (t *Turn) append(recs ...driverapi.Record) {
+	if t.writeErr != nil {
+		return
+	}
+	if err := t.o.Log.Append(recs...); err != nil {
+		t.writeErr = err
+		close(t.broken)
+	}
+}
+
+// answer is what became of the prompt.
+type answer struct {
+	resp acp.PromptResponse
+	err  error
+}
+
+// Run carries the turn to its end, which is in the log when it returns. ctx is
+// the driver's life.
+func (t *Turn) Run(ctx context.Context) {
+	t.mu.Lock()
+	t.write(t.conv.Begin())
+	t.mu.Unlock()
+	t.Agent().Receive(t)
+	failed, err := t.climb(ctx)
+	if err != nil {
+		t.endStart(ctx, err, failed)
+		return
+	}
+	mark, err := t.Agent().Mark()
+	if err != nil {
+		t.fail(ctx, fault.Wrap(err, fault.AgentStartFailed, "The sandbox's processes could not be listed: %v", err))
+		return
+	}
+	t.mu.Lock()
+	t.append(driverapi.Record{Sent: true})
+	t.taking, t.last = true, t.o.Now()
+	session, broken := t.session, t.writeErr != nil
+	t.mu.Unlock()
+	if broken {
+		t.fail(ctx, t.diskError())
+		return
+	}
+	sent := t.o.Now()
+	answers := make(chan answer, 1)
+	go func() { // ends with the answer or the agent, which is killed where there is no answer
+		var a answer
+		a.resp, a.err = t.Agent().Client.Prompt(context.WithoutCancel(ctx), acp.PromptRequest{SessionID: session, Prompt: t.prompt()})
+		answers <- a
+	}()
+	t.wait(ctx, answers, sent, mark)
+}
+
+func (t *Turn) prompt() []acp.ContentBlock {
+	var out []acp.ContentBlock
+	if p := t.preamble(); p != "" {
+		out = append(out, acp.TextBlock(p))
+	}
+	return append(out, acp.TextBlock(t.o.Request.Prompt))
+}
+
+func (t *Turn) wait(ctx context.Context, answers <-chan answer, sent time.Time, mark proc.Mark) {
+	tick := time.NewTicker(t.tick())
+	defer tick.Stop()
+	a := t.Agent()
+	canceled, asked := t.canceled, false
+	var grace <-chan time.Time
+	for {
+		select {
+		case got := <-answers:
+			t.answered(ctx, got, asked, mark)
+			return
+		case <-a.Gone():
+			select {
+			case got := <-answers: // it may have answered before it ended
+				if got.err == nil {
+					t.answered(ctx, got, asked, mark)
+					return
+				}
+			case <-time.After(killTime):
+			}
+			t.gone(ctx, asked)
+			return
+		case <-canceled:
+			canceled = nil
+			r := t.cancelRequest()
+			if r.Code != "" {
+				t.fail(ctx, fault.New(fault.Code(r.Code), "%s", r.Message))
+				return
+			}
+			asked = true
+			_ = a.Client.Cancel(t.session) // a dead agent is noticed above
+			g := r.Grace
+			if g <= 0 {
+				g = defaultGrace
+			}
+			timer := time.NewTimer(g)
+			defer timer.Stop()
+			grace = timer.C
+		case <-grace:
+			t.kill(ctx)
+			t.end(driverapi.End{Outcome: driverapi.OutcomeCanceled, Message: "The agent did not obey the cancel and was ended."},
+				convert.End{StopReason: acp.StopCancelled})
+			return
+		case <-t.broken:
+			t.fail(ctx, t.diskError())
+			return
+		case <-ctx.Done():
+			t.fail(ctx, fault.New(fault.AgentLost, "The driver was stopped."))
+			return
+		case <-tick.C:
+			t.mu.Lock()
+			if t.conv.Held() {
+				t.write(t.conv.Tick())
+			}
+			t.mu.Unlock()
+			if err := t.overdue(sent); err != nil && !asked {
+				t.fail(ctx, err)
+				return
+			}
+		}
+	}
+}
+
+// tick is how often limits are looked at: often enough for the shortest of them.
+func (t *Turn) tick() time.Duration {
+	d := tickTime
+	l := t.o.Request.Limits
+	for _, x := range []time.Duration{l.Total, l.Silence, l.FirstEvent, l.Tool} {
+		if x > 0 {
+			d = min(d, max(x/4, 5*time.Millisecond))
+		}
+	}
+	return d
+}
+
+// overdue tells which limit was hit. While a tool runs, only its own limit and
+// the turn's count: a build may be silent for long.
+func (t *Turn) overdue(sent time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, l := t.o.Now(), t.o.Request.Limits
+	_, since, running := t.conv.OldestOpenTool()
+	switch {
+	case l.Total > 0 && now.Sub(t.begun) >= l.Total:
+		return fault.New(fault.TurnLimit, "The turn took longer than %v.", l.Total)
+	case l.FirstEvent > 0 && !t.heard && now.Sub(sent) >= l.FirstEvent:
+		return fault.New(fault.FirstEventLimit, "The agent did not begin to answer within %v.", l.FirstEvent)
+	case running && l.Tool > 0 && now.Sub(since) >= l.Tool:
+		return fault.New(fault.ToolLimit, "One tool call took longer than %v.", l.Tool)
+	case !running && l.Silence > 0 && t.heard && now.Sub(t.last) >= l.Silence:
+		return fault.New(fault.AgentSilent, "The agent said nothing for %v.", l.Silence)
+	}
+	return nil
+}
+
+func (t *Turn) diskError() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if turnlog.Full(t.writeErr) {
+		return fault.Wrap(t.writeErr, fault.DiskFull, "The sandbox's disk is full.")
+	}
+	return fault.Wrap(t.writeErr, fault.DriverInvalid, "The turn's log could not be written: %v", t.writeErr)
+}
+
+// answered ends a turn whose prompt has its answer.
+func (t *Turn) answered(ctx context.Context, got answer, asked bool, mark proc.Mark) {
+	a := t.Agent()
+	if got.err != nil && !asked {
+		var rpc *acp.RPCError
+		switch {
+		case acp.IsCode(got.err, acp.CodeAuthRequired):
+			t.fail(ctx, fault.Wrap(got.err, fault.ModelKeyRejected, "The agent asks for authentication: %v", got.err))
+		case errors.As(got.err, &rpc):
+			t.fail(ctx, fault.Wrap(got.err, fault.AgentFailed, "The agent reported: %v", rpc))
+		default:
+			select { // the connection ended: the process most likely has, too
+			case <-a.Gone():
+			case <-time.After(killTime):
+			}
+			t.gone(ctx, false)
+		}
+		return
+	}
+	select {
+	case <-time.After(drain):
+	case <-a.Gone():
+	}
+	t.mu.Lock()
+	t.taking = false
+	t.mu.Unlock()
+	e := driverapi.End{Usage: usage(got.resp)}
+	c := convert.End{StopReason: got.resp.StopReason, Usage: got.resp.Usage}
+	switch {
+	case asked:
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+		defer cancel()
+		a.EndSince(end, mark)
+		e.Outcome, c.StopReason = driverapi.OutcomeCanceled, acp.StopCancelled
+	case got.resp.StopReason == acp.StopCancelled:
+		e.Outcome, e.Message = driverapi.OutcomeCanceled, "The agent canceled the turn by itself."
+	case got.resp.StopReason == acp.StopMaxTokens:
+		e.Outcome = driverapi.OutcomeMaxTokens
+	case got.resp.StopReason == acp.StopMaxTurnRequests:
+		e.Outcome = driverapi.OutcomeMaxRequest
+	case got.resp.StopReason == acp.StopRefusal:
+		e.Outcome = driverapi.OutcomeRefusal
+	case got.resp.StopReason == acp.StopEndTurn:
+		e.Outcome = driverapi.OutcomeEndTurn
+	default:
+		t.fail(ctx, fault.New(fault.AgentFailed, "The agent ended its turn with the reason %.100q, which is not known.", got.resp.StopReason))
+		return
+	}
+	select {
+	case <-t.broken:
+		t.fail(ctx, t.diskError())
+		return
+	default:
+	}
+	e.Clean = a.Alive()
+	t.end(e, c)
+}
+
+// gone ends a turn whose agent has ended.
+func (t *Turn) gone(ctx context.Context, asked bool) {
+	a := t.Agent()
+	exit := a.Exit()
+	t.kill(ctx) // what it has left behind
+	if asked {
+		t.end(driverapi.End{Outcome: driverapi.OutcomeCanceled, Exit: exit, Message: "The agent ended when it was asked to cancel."},
+			convert.End{StopReason: acp.StopCancelled})
+		return
+	}
+	if exit == "" {
+		t.endFault(fault.New(fault.AgentExited, "The agent closed its output in the middle of the turn."), "")
+		return
+	}
+	t.endFault(fault.New(fault.AgentExited, "The agent ended in the middle of the turn: %s.", exit), exit)
+}
+
+// fail kills the agent and ends the turn as failed.
+func (t *Turn) fail(ctx context.Context, err error) {
+	exit := t.Agent().Exit()
+	t.kill(ctx)
+	t.endFault(err, exit)
+}
+
+func (t *Turn) kill(ctx context.Context) {
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	defer cancel()
+	t.Agent().Kill(end)
+}
+
+func (t *Turn) endFault(err error, exit string) {
+	f := fault.From(err)
+	t.end(driverapi.End{
+		Outcome: driverapi.OutcomeFailed, Code: string(f.Code), Message: clip(f.Sentence(), 2000), Exit: exit,
+		Stderr: t.Agent().Stderr(stderrTold),
+	}, convert.End{Failure: clip(f.Sentence(), 2000)})
+}
+
+func (t *Turn) end(e driverapi.End, c convert.End) {
+	e = t.close(e, c)
+	t.Agent().Receive(nil)
+	t.o.Finished() // before the end can be read: whoever reads it finds the driver idle
+	if err := t.o.Log.End(e); err != nil {
+		t.o.Logger.Error("end of turn log", "error", err)
+	}
+}
+
+func (t *Turn) close(e driverapi.End, c convert.End) driverapi.End {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taking = false
+	t.write(t.conv.End(c))
+	if t.writeErr != nil && e.Outcome != driverapi.OutcomeFailed {
+		e.Outcome, e.Code, e.Message, e.Clean = driverapi.OutcomeFailed, string(fault.DriverInvalid), "The turn's log could not be written.", false
+		if turnlog.Full(t.writeErr) {
+			e.Code, e.Message = string(fault.DiskFull), "The sandbox's disk is full."
+		}
+	}
+	e.Noise = t.agent.Noise()
+	return e
+}
+
+// usage is what the agent reported, compacted.
+func usage(r acp.PromptResponse) json.RawMessage {
+	var x struct {
+		Usage json.RawMessage `json:"usage"`
+	}
+	if len(r.Raw) == 0 || json.Unmarshal(r.Raw, &x) != nil {
+		return nil
+	}
+	raw := x.Usage
+	if len(raw) == 0 || string(raw) == "null" {
+		raw = r.Meta
+	}
+	if len(raw) == 0 || len(raw) > maxUsage || string(raw) == "null" {
+		return nil
+	}
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return nil
+	}
+	return b.Bytes()
+}
+
+func clip(s string, most int) string {
+	if len(s) > most {
+		return string(bytes.ToValidUTF8([]byte(s[:most]), nil)) + "…"
+	}
+	return s
+}
+
+// reason is an error for a list of failed rungs.
+func reason(rung string, err error) string {
+	return clip(fmt.Sprintf("%s: %v", rung, err), 500)
+}

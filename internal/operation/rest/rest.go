@@ -1,0 +1,304 @@
+// Package rest maps the list of operations onto HTTP: paths, statuses, JSON
+// bodies, bearer tokens, one shape of error, and the OpenAPI 3.1 document. It
+// decides nothing about sessions; what an operation does is package operation's
+// business, what a stream sends is package gateway's. Start at [New].
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/operation"
+	"github.com/hearthd/hearth/internal/session"
+)
+
+// MaxBodyBytes is the largest request body.
+const MaxBodyBytes = 1 << 20
+
+// Headers of ours.
+const (
+	HeaderKey       = "Idempotency-Key"
+	HeaderRequestID = "X-Request-Id"
+	HeaderCode      = "Hearth-Error-Code" // of a refusal whose body is only a sentence
+)
+
+// Version is what /version answers.
+type Version struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit,omitempty"`
+	Go      string `json:"go,omitempty"`
+}
+
+// Check is one condition of readiness.
+type Check struct {
+	Name string
+	Run  func(ctx context.Context) error
+}
+
+// Config is what the handler needs; every field but Ready is required.
+type Config struct {
+	Registry *operation.Registry
+	// Authenticate returns who holds the token. Code: UNAUTHENTICATED.
+	Authenticate func(ctx context.Context, token string) (session.Caller, error)
+	// Stream answers a viewer. An error means that nothing was written yet. A broken
+	// stream is told by a panic with [http.ErrAbortHandler].
+	Stream  func(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID) error
+	Ready   []Check
+	Version Version
+	NewID   func(prefix string) string
+	Log     *slog.Logger
+}
+
+type server struct {
+	Config
+	mux     *http.ServeMux
+	openapi []byte
+}
+
+// New makes the handler. It starts no goroutine and is safe for concurrent use.
+func New(c Config) (http.Handler, error) {
+	s := &server{Config: c, mux: http.NewServeMux()}
+	doc, err := document(c.Registry, c.Version.Version)
+	if err != nil {
+		return nil, err
+	}
+	s.openapi = doc
+	for _, o := range c.Registry.Operations {
+		s.mux.Handle(o.Method+" "+o.Path, s.operation(o))
+	}
+	s.mux.HandleFunc("GET "+operation.Root+"/{id}/stream", s.stream)
+	s.mux.HandleFunc("GET /openapi.json", s.document)
+	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, map[string]bool{"ok": true}) })
+	s.mux.HandleFunc("GET /readyz", s.ready)
+	s.mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, c.Version) })
+	s.mux.HandleFunc("/", s.unknown)
+	return s, nil
+}
+
+type requestIDKey struct{}
+
+// RequestID is the id that the handler gave the request.
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// ServeHTTP gives the request an id and answers it.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := s.NewID("req")
+	r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
+	h := w.Header()
+	h.Set(HeaderRequestID, id)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		if p == http.ErrAbortHandler {
+			panic(p)
+		}
+		s.Log.Error("request panicked", "request", id, "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+		panic(http.ErrAbortHandler) // the answer may have begun: it must not look whole
+	}()
+	s.mux.ServeHTTP(w, r)
+}
+
+// authenticate reads the bearer token (RFC 6750, section 2.1).
+func (s *server) authenticate(r *http.Request) (session.Caller, error) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return session.Caller{}, fault.New(fault.Unauthenticated, "")
+	}
+	return s.Authenticate(r.Context(), token)
+}
+
+func (s *server) operation(o *operation.Operation) http.Handler {
+	fields := operation.PathFields(o.Path)
+	hasBody := o.Method != http.MethodGet && o.Method != http.MethodDelete
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, err := s.authenticate(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		var input map[string]any
+		if hasBody {
+			input, err = body(w, r)
+			for name := range r.URL.Query() {
+				if err == nil {
+					err = operation.Invalid(operation.FieldProblem{Field: name, Problem: "is not a query parameter of this operation"})
+				}
+			}
+		} else {
+			input = query(o, r)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		for _, f := range fields {
+			if _, ok := input[f]; ok {
+				s.fail(w, r, operation.Invalid(operation.FieldProblem{Field: f, Problem: "belongs into the path"}))
+				return
+			}
+			input[f] = r.PathValue(f)
+		}
+		out, err := s.Registry.Invoke(r.Context(), o, operation.Call{Caller: who, Key: r.Header.Get(HeaderKey)}, input)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		answer(w, o.Status, out)
+	})
+}
+
+// body reads a JSON object of at most [MaxBodyBytes].
+func body(w http.ResponseWriter, r *http.Request) (map[string]any, error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+	if err != nil {
+		var big *http.MaxBytesError
+		if errors.As(err, &big) {
+			return nil, fault.New(fault.InvalidInput, "The body is larger than %d bytes.", MaxBodyBytes)
+		}
+		return nil, fault.Wrap(err, fault.InvalidInput, "The body could not be read.")
+	}
+	if ct := r.Header.Get("Content-Type"); len(raw) > 0 && ct != "" {
+		if mt, _, err := mime.ParseMediaType(ct); err != nil || mt != "application/json" {
+			return nil, fault.New(fault.InvalidInput, "The body's content type is %.80q; it must be application/json.", ct)
+		}
+	}
+	return operation.DecodeObject(raw)
+}
+
+// query reads the input from the query string. What cannot be read as the field's
+// type is left as text, for the schema to refuse by name.
+func query(o *operation.Operation, r *http.Request) map[string]any {
+	input := map[string]any{}
+	for name, values := range r.URL.Query() {
+		v := values[len(values)-1]
+		input[name] = v
+		p := o.Schema.Properties[name]
+		if p == nil {
+			continue
+		}
+		switch p.Type {
+		case "integer":
+			if n, err := strconv.ParseInt(v, 10, 53); err == nil {
+				input[name] = n
+			}
+		case "boolean":
+			if b, err := strconv.ParseBool(v); err == nil || v == "" {
+				input[name] = b || v == ""
+			}
+		case "array":
+			list := []any{}
+			for _, v := range values {
+				for _, x := range strings.Split(v, ",") {
+					list = append(list, x)
+				}
+			}
+			input[name] = list
+		}
+	}
+	return input
+}
+
+func (s *server) stream(w http.ResponseWriter, r *http.Request) {
+	who, err := s.authenticate(r)
+	if err == nil {
+		if s.Registry.Authorize == nil {
+			err = errors.New("rest: no authorization is set")
+		} else {
+			err = s.Registry.Authorize(r.Context(), who, operation.RightRead)
+		}
+	}
+	if err == nil {
+		err = s.Stream(w, r, who, session.ID(r.PathValue("id")))
+	}
+	if err == nil {
+		return
+	}
+	// Chat clients show the body of a refusal as it is, so it is one plain sentence.
+	v := s.explain(r, err)
+	w.Header().Set(HeaderCode, v.Code)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(statusOf(v))
+	_, _ = io.WriteString(w, v.Message+"\n") // the client may be gone
+}
+
+func (s *server) document(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(s.openapi) // the client may be gone
+}
+
+// readiness is what /readyz answers.
+type readiness struct {
+	Ready  bool         `json:"ready"`
+	Checks []checkState `json:"checks"`
+}
+
+type checkState struct {
+	Name    string `json:"name"`
+	OK      bool   `json:"ok"`
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+	out := readiness{Ready: true, Checks: []checkState{}}
+	for _, c := range s.Ready {
+		st := checkState{Name: c.Name, OK: true}
+		if err := c.Run(r.Context()); err != nil {
+			e := fault.From(err)
+			st = checkState{Name: c.Name, Code: string(e.Code), Message: e.Sentence()}
+			out.Ready = false
+			s.Log.Warn("not ready", "check", c.Name, "error", err)
+		}
+		out.Checks = append(out.Checks, st)
+	}
+	status := http.StatusOK
+	if !out.Ready {
+		status = fault.KindUnavailable.HTTPStatus()
+	}
+	answer(w, status, out)
+}
+
+// unknown answers what no pattern matched, also a known path with another method.
+func (s *server) unknown(w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		probe := r.Clone(r.Context())
+		probe.Method = m
+		if _, pattern := s.mux.Handler(probe); pattern != "/" && pattern != "" && !slices.Contains(allowed, m) {
+			allowed = append(allowed, m)
+		}
+	}
+	if len(allowed) == 0 {
+		s.fail(w, r, fault.New(fault.RouteNotFound, ""))
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	s.fail(w, r, fault.New(fault.RouteNotFound, "There is no %.20s at this address; it takes %s.", r.Method, strings.Join(allowed, ", ")).With("allow", allowed))
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the views are ours
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // the client may be gone
+}

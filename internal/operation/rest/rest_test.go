@@ -1,0 +1,326 @@
+package rest_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hearthd/hearth/internal/operation/rest"
+	"github.com/hearthd/hearth/internal/operation/rest/resttest"
+	"github.com/hearthd/hearth/internal/session"
+)
+
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func ask(t *testing.T, w *resttest.World, method, path, body string, header ...string) reply {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, w.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+resttest.Token)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply{res.StatusCode, res.Header, string(b)}
+}
+
+// at reads a path of dots out of a JSON body.
+func (r reply) at(t *testing.T, path string) any {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(r.body), &v); err != nil {
+		t.Fatalf("%v in %s", err, r.body)
+	}
+	for _, k := range strings.Split(path, ".") {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[k]
+	}
+	return v
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := string(w.Create("one"))
+	idle, err := w.Sessions.Create(t.Context(), w.Owner(), session.CreateInput{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := string(idle.Aggregate.Session.ID)
+	const root = "/v1/agent-sessions"
+	for _, c := range []struct {
+		name, method, path, body string
+		header                   []string
+		status                   int
+		code                     string
+		has                      string // within the message
+	}{
+		{"no token", "GET", root, "", []string{"Authorization", ""}, 401, "UNAUTHENTICATED", ""},
+		{"wrong token", "GET", root, "", []string{"Authorization", "Bearer nope"}, 401, "UNAUTHENTICATED", ""},
+		{"basic instead of bearer", "GET", root, "", []string{"Authorization", "Basic " + resttest.Token}, 401, "UNAUTHENTICATED", ""},
+		{"unknown path", "GET", "/v1/agent-session", "", nil, 404, "ROUTE_NOT_FOUND", ""},
+		{"unknown path at the root", "POST", "/", "", nil, 404, "ROUTE_NOT_FOUND", ""},
+		{"wrong method", "PUT", root + "/" + id, "", nil, 404, "ROUTE_NOT_FOUND", "GET, DELETE"},
+		{"unknown field", "POST", root, `{"promptt":"x"}`, nil, 422, "INVALID_INPUT", "promptt"},
+		{"field in other case", "POST", root, `{"Prompt":"x"}`, nil, 422, "INVALID_INPUT", "Prompt"},
+		{"wrong type", "POST", root, `{"prompt":7}`, nil, 422, "INVALID_INPUT", "prompt"},
+		{"fraction", "POST", root, `{"totalLimitSeconds":1.5}`, nil, 422, "INVALID_INPUT", "totalLimitSeconds"},
+		{"beyond the maximum", "POST", root, `{"totalLimitSeconds":86401}`, nil, 422, "INVALID_INPUT", "totalLimitSeconds"},
+		{"huge number", "POST", root, `{"totalLimitSeconds":1e300}`, nil, 422, "INVALID_INPUT", "totalLimitSeconds"},
+		{"array body", "POST", root, `[]`, nil, 422, "INVALID_INPUT", "object"},
+		{"null body", "POST", root, `null`, nil, 422, "INVALID_INPUT", "object"},
+		{"not JSON", "POST", root, `{"prompt":`, nil, 422, "INVALID_INPUT", "JSON"},
+		{"two values", "POST", root, `{} {}`, nil, 422, "INVALID_INPUT", "JSON"},
+		{"form body", "POST", root, `{"prompt":"x"}`, []string{"Content-Type", "text/plain"}, 422, "INVALID_INPUT", "application/json"},
+		{"body too large", "POST", root, `{"prompt":"` + strings.Repeat("x", 1<<20) + `"}`, nil, 422, "INVALID_INPUT", "1048576"},
+		{"prompt too large", "POST", root, `{"prompt":"` + strings.Repeat("x", 100<<10+1) + `"}`, nil, 422, "PROMPT_TOO_LARGE", "102400"},
+		{"blank prompt", "POST", root, `{"prompt":" \n"}`, nil, 422, "INVALID_INPUT", "empty"},
+		{"NUL in prompt", "POST", root, `{"prompt":"a\u0000b"}`, nil, 422, "INVALID_INPUT", "NUL"},
+		{"unknown agent", "POST", root, `{"agent":"nobody"}`, nil, 422, "AGENT_UNKNOWN", "nobody"},
+		{"agent not installed", "POST", root, `{"agent":"absent"}`, nil, 503, "AGENT_NOT_INSTALLED", ""},
+		{"repository gone", "POST", root, `{"repo":"https://git.example.org/gone.git"}`, nil, 422, "REPOSITORY_UNREACHABLE", ""},
+		{"branch without repository", "POST", root, `{"branch":"x"}`, nil, 422, "INVALID_INPUT", "repository"},
+		{"query on a POST", "POST", root + "?prompt=x", `{}`, nil, 422, "INVALID_INPUT", "prompt"},
+		{"key too long", "POST", root, `{}`, []string{"Idempotency-Key", strings.Repeat("k", 256)}, 422, "INVALID_INPUT", "key"},
+		{"key with a space", "POST", root, `{}`, []string{"Idempotency-Key", "a b"}, 422, "INVALID_INPUT", "key"},
+		{"unknown query", "GET", root + "?limt=3", "", nil, 422, "INVALID_INPUT", "limt"},
+		{"limit not a number", "GET", root + "?limit=many", "", nil, 422, "INVALID_INPUT", "limit"},
+		{"limit too high", "GET", root + "?limit=201", "", nil, 422, "INVALID_INPUT", "limit"},
+		{"unknown phase", "GET", root + "?phase=idle,tired", "", nil, 422, "INVALID_INPUT", "tired"},
+		{"unknown session", "GET", root + "/ses_none", "", nil, 404, "SESSION_NOT_FOUND", ""},
+		{"foreign session", "GET", root + "/" + id, "", []string{"Authorization", "Bearer " + resttest.Foreign}, 404, "SESSION_NOT_FOUND", ""},
+		{"foreign cancel", "POST", root + "/" + id + "/cancel", "", []string{"Authorization", "Bearer " + resttest.Foreign}, 404, "SESSION_NOT_FOUND", ""},
+		{"prompt missing", "POST", root + "/" + id + "/turns", `{}`, nil, 422, "INVALID_INPUT", "prompt"},
+		{"id in the body", "POST", root + "/" + id + "/turns", `{"id":"ses_other","prompt":"x"}`, nil, 422, "INVALID_INPUT", "id"},
+		{"unknown mode", "POST", root + "/" + id + "/turns", `{"prompt":"x","mode":"now"}`, nil, 422, "INVALID_INPUT", "mode"},
+		{"reject while busy", "POST", root + "/" + id + "/turns", `{"prompt":"x","mode":"reject"}`, nil, 409, "TURN_IN_FLIGHT", ""},
+		{"unknown turn", "GET", root + "/" + id + "/turns/trn_none", "", nil, 404, "TURN_NOT_FOUND", ""},
+		{"cancel unknown turn", "POST", root + "/" + id + "/cancel", `{"turn":"trn_none"}`, nil, 404, "TURN_NOT_FOUND", ""},
+		{"cancel nothing", "POST", root + "/" + empty + "/cancel", "", nil, 409, "NOTHING_TO_CANCEL", ""},
+		{"deliver nothing", "POST", root + "/" + empty + "/deliver", "", nil, 409, "NOTHING_TO_DELIVER", ""},
+		{"discard nothing", "POST", root + "/" + empty + "/discard", "", nil, 409, "NOTHING_TO_DISCARD", ""},
+		{"bad cursor", "GET", root + "/" + id + "/transcript?after=x", "", nil, 422, "INVALID_INPUT", "after"},
+		{"bad format", "GET", root + "/" + id + "/diff?format=html", "", nil, 422, "INVALID_INPUT", "format"},
+		{"delete at work", "DELETE", root + "/" + id, "", nil, 409, "TURN_IN_FLIGHT", ""},
+		{"delete with a strange flag", "DELETE", root + "/" + id + "?force=maybe", "", nil, 422, "INVALID_INPUT", "force"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := ask(t, w, c.method, c.path, c.body, c.header...)
+			if r.status != c.status || r.at(t, "error.code") != c.code {
+				t.Fatalf("got %d %s", r.status, r.body)
+			}
+			if m, _ := r.at(t, "error.message").(string); m == "" || !strings.Contains(m, c.has) {
+				t.Errorf("message %q lacks %q", m, c.has)
+			}
+			if r.at(t, "error.requestId") != r.header.Get(rest.HeaderRequestID) || r.header.Get(rest.HeaderRequestID) == "" {
+				t.Errorf("request id: body %v, header %q", r.at(t, "error.requestId"), r.header.Get(rest.HeaderRequestID))
+			}
+			if r.at(t, "error.remedy") == "" || r.at(t, "error.kind") == "" {
+				t.Errorf("no remedy or kind: %s", r.body)
+			}
+		})
+	}
+}
+
+func TestUncodedErrorShowsOnlyTheRequestID(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	r := ask(t, w, "POST", "/v1/agent-sessions", `{"repo":"https://git.example.org/bug.git","prompt":"x"}`)
+	if r.status != 500 || r.at(t, "error.code") != "INTERNAL_ERROR" || strings.Contains(r.body, "secret detail") {
+		t.Fatalf("got %d %s", r.status, r.body)
+	}
+}
+
+func TestLifeOfASession(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	const root = "/v1/agent-sessions"
+	created := ask(t, w, "POST", root, `{"repo":"https://git.example.org/a.git","prompt":"Fix it","agent":"codex","toolLimitSeconds":60}`, "Idempotency-Key", "k1")
+	if created.status != 201 || created.at(t, "turn.state") != "starting" || created.at(t, "session.phase") != "starting" || created.at(t, "session.limits.toolSeconds") != 60.0 {
+		t.Fatalf("create: %d %s", created.status, created.body)
+	}
+	again := ask(t, w, "POST", root, `{"agent":"codex","toolLimitSeconds":60,"prompt":"Fix it","repo":"https://git.example.org/a.git"}`, "Idempotency-Key", "k1")
+	if again.status != 201 || again.at(t, "session.id") != created.at(t, "session.id") || again.at(t, "turn.id") != created.at(t, "turn.id") {
+		t.Fatalf("the same key and body: %d %s", again.status, again.body)
+	}
+	other := ask(t, w, "POST", root, `{"prompt":"Other"}`, "Idempotency-Key", "k1")
+	if other.status != 409 || other.at(t, "error.code") != "IDEMPOTENCY_CONFLICT" {
+		t.Fatalf("the same key, another body: %d %s", other.status, other.body)
+	}
+	id := created.at(t, "session.id").(string)
+	one := root + "/" + id
+
+	queued := ask(t, w, "POST", one+"/turns", `{"prompt":"And then"}`)
+	if queued.status != 202 || queued.at(t, "position") != 1.0 || queued.at(t, "turn.state") != "accepted" {
+		t.Fatalf("prompt: %d %s", queued.status, queued.body)
+	}
+	if q := ask(t, w, "GET", one+"/queue", ""); q.status != 200 || len(q.at(t, "items").([]any)) != 1 {
+		t.Fatalf("queue: %s", q.body)
+	}
+	if r := ask(t, w, "POST", one+"/cancel", `{"turn":"`+queued.at(t, "turn.id").(string)+`"}`); r.status != 202 {
+		t.Fatalf("cancel in the queue: %d %s", r.status, r.body)
+	}
+
+	w.Begin(session.ID(id))
+	w.Say(session.ID(id), resttest.Text("a", "done")...)
+	w.End(session.ID(id))
+
+	turn := ask(t, w, "GET", one+"/turns/"+created.at(t, "turn.id").(string), "")
+	got := map[string]any{}
+	for _, f := range []string{"state", "rung", "end", "commits", "complete", "delivery.state", "delivery.commit", "diffStat"} {
+		got[f] = turn.at(t, f)
+	}
+	want := map[string]any{"state": "completed", "rung": "fresh", "end": "end_turn", "commits": 1.0, "complete": true, "delivery.state": "pushed",
+		"delivery.commit": strings.Repeat("0", 39) + "1", "diffStat": "1 file changed, 2 insertions(+)"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	for _, f := range []string{"acceptedMs", "sandboxMs", "agentReadyMs", "firstPartMs", "turnMs", "packedMs", "deliveredMs", "totalMs"} {
+		if _, ok := turn.at(t, "times."+f).(float64); !ok {
+			t.Errorf("times.%s is missing in %s", f, turn.body)
+		}
+	}
+	if r := ask(t, w, "GET", one+"/turns", ""); len(r.at(t, "items").([]any)) != 2 {
+		t.Errorf("turns: %s", r.body)
+	}
+	if r := ask(t, w, "GET", one+"/transcript?after=1.1&limit=2", ""); len(r.at(t, "items").([]any)) != 2 || r.at(t, "next") != "1.3" {
+		t.Errorf("transcript: %s", r.body)
+	}
+	if r := ask(t, w, "GET", one+"/diff?format=stat", ""); r.status != 200 || r.at(t, "text") != "diff --git a/x b/x\n" {
+		t.Errorf("diff: %s", r.body)
+	}
+	if r := ask(t, w, "POST", one+"/queue/release", ""); r.status != 200 {
+		t.Errorf("release: %s", r.body)
+	}
+	if r := ask(t, w, "GET", root+"?phase=idle&limit=1", ""); r.status != 200 || len(r.at(t, "items").([]any)) != 1 {
+		t.Errorf("list: %s", r.body)
+	}
+	if r := ask(t, w, "GET", "/v1/capabilities", ""); r.status != 200 || r.at(t, "sandbox.isolation") != "gvisor" {
+		t.Errorf("capabilities: %s", r.body)
+	}
+	if r := ask(t, w, "DELETE", one, ""); r.status != 202 || r.at(t, "phase") != "deleting" {
+		t.Errorf("delete: %d %s", r.status, r.body)
+	}
+}
+
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	var want []string
+	for range 5 {
+		want = append([]string{string(w.Create("x"))}, want...)
+	}
+	var got []string
+	next := ""
+	for range 10 {
+		path := "/v1/agent-sessions?limit=2"
+		if next != "" {
+			path += "&below=" + next
+		}
+		r := ask(t, w, "GET", path, "")
+		for _, i := range r.at(t, "items").([]any) {
+			got = append(got, i.(map[string]any)["id"].(string))
+		}
+		n, ok := r.at(t, "next").(string)
+		if !ok {
+			break
+		}
+		next = n
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestPublicPaths(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	for _, p := range []string{"/healthz", "/readyz", "/version", "/openapi.json"} {
+		if r := ask(t, w, "GET", p, "", "Authorization", ""); r.status != 200 {
+			t.Errorf("%s: %d %s", p, r.status, r.body)
+		}
+	}
+	w.Unready.Store(true)
+	r := ask(t, w, "GET", "/readyz", "", "Authorization", "")
+	if r.status != 503 || !strings.Contains(r.body, "DISK_FULL") {
+		t.Errorf("readyz with a full disk: %d %s", r.status, r.body)
+	}
+}
+
+func TestOpenAPIDescribesEveryPath(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	r := ask(t, w, "GET", "/openapi.json", "")
+	if v, _ := r.at(t, "openapi").(string); !strings.HasPrefix(v, "3.1") {
+		t.Fatalf("openapi is %q", v)
+	}
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+		} `json:"paths"`
+	}
+	if err := json.Unmarshal([]byte(r.body), &doc); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for p, methods := range doc.Paths {
+		for m, o := range methods {
+			got[o.OperationID] = m + " " + p
+		}
+	}
+	want := map[string]string{
+		"create": "post /v1/agent-sessions", "list": "get /v1/agent-sessions", "get": "get /v1/agent-sessions/{id}", "delete": "delete /v1/agent-sessions/{id}",
+		"prompt": "post /v1/agent-sessions/{id}/turns", "listTurns": "get /v1/agent-sessions/{id}/turns", "getTurn": "get /v1/agent-sessions/{id}/turns/{turn}",
+		"cancel": "post /v1/agent-sessions/{id}/cancel", "deliver": "post /v1/agent-sessions/{id}/deliver", "discard": "post /v1/agent-sessions/{id}/discard",
+		"listQueue": "get /v1/agent-sessions/{id}/queue", "releaseQueue": "post /v1/agent-sessions/{id}/queue/release",
+		"transcript": "get /v1/agent-sessions/{id}/transcript", "diff": "get /v1/agent-sessions/{id}/diff", "capabilities": "get /v1/capabilities",
+		"stream": "get /v1/agent-sessions/{id}/stream",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestStreamRefusalsArePlainSentences(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := string(w.Create("x"))
+	for _, c := range []struct {
+		name, path string
+		header     []string
+		status     int
+	}{
+		{"no token", "/v1/agent-sessions/" + id + "/stream", []string{"Authorization", ""}, 401},
+		{"unknown session", "/v1/agent-sessions/ses_none/stream", nil, 404},
+		{"foreign session", "/v1/agent-sessions/" + id + "/stream", []string{"Authorization", "Bearer " + resttest.Foreign}, 404},
+		{"bad cursor", "/v1/agent-sessions/" + id + "/stream?after=x", nil, 422},
+		{"unknown query", "/v1/agent-sessions/" + id + "/stream?form=beginning", nil, 422},
+	} {
+		r := ask(t, w, "GET", c.path, "", c.header...)
+		if r.status != c.status || !strings.HasPrefix(r.header.Get("Content-Type"), "text/plain") || strings.ContainsAny(strings.TrimSpace(r.body), "{\n") {
+			t.Errorf("%s: %d %q", c.name, r.status, r.body)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -346,7 +347,7 @@ func (w *turn) done(ctx context.Context, e *driverapi.End, truncated string) err
 		if ev.Message == "" {
 			ev.Message = fault.Lookup(ev.Code).Sentence
 		}
-		if e.Exit != "" {
+		if e.Exit != "" && !strings.Contains(ev.Message, e.Exit) {
 			ev.Message += " (" + clip(e.Exit, 100) + ")"
 		}
 	}

@@ -309,14 +309,19 @@ func (m *move) startNext() {
 	m.a.Open = t
 	switch s.Sandbox {
 	case SandboxNone, SandboxLost:
-		s.Sandbox = SandboxStarting
-		s.Generation++
-		s.Handle = ""
-		m.do(Effect{Kind: EffectStartSandbox, Generation: s.Generation})
+		m.newSandbox()
 	case SandboxHot:
 		t.SandboxAt = m.now
 		m.do(Effect{Kind: EffectSendPrompt, Turn: t.ID, Generation: s.Generation})
 	}
+}
+
+// newSandbox asks for the next generation.
+func (m *move) newSandbox() {
+	s := &m.a.Session
+	s.Sandbox, s.Handle = SandboxStarting, ""
+	s.Generation++
+	m.do(Effect{Kind: EffectStartSandbox, Generation: s.Generation})
 }
 
 func (m *move) number(t *Turn) {
@@ -515,7 +520,14 @@ func (m *move) sandboxGone(e SandboxGone) error {
 		}
 		return nil
 	case TurnStarting:
-		if t.StartedAt.IsZero() {
+		switch {
+		case !t.StartedAt.IsZero():
+		case m.a.Last != nil && m.a.Last.Generation == e.Generation:
+			// It served a turn and died idle, and nothing of this one was sent: as if it had been found gone before.
+			t.SandboxAt = time.Time{}
+			m.newSandbox()
+			return nil
+		default:
 			return m.finish(t, EndStartFailed, e.Code, e.Message)
 		}
 	}

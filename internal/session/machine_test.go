@@ -197,6 +197,24 @@ func TestCancelInEachPhase(t *testing.T) {
 	}
 }
 
+func TestSandboxThatDiedIdleCostsNoTurn(t *testing.T) {
+	t.Parallel()
+	a, _ := must(t, running(t), AgentDone{Turn: "t1", Outcome: "end_turn", Clean: true}, Packed{Turn: "t1"}, prompt("t2"))
+	gone := SandboxGone{Generation: 1, Code: fault.SandboxLost}
+	a, eff := must(t, a, gone)
+	if a.Open == nil || a.Open.ID != "t2" || a.Open.State != TurnStarting || !a.Open.SandboxAt.IsZero() || a.Session.Sandbox != SandboxStarting || a.Session.Generation != 2 {
+		t.Fatalf("open %+v, session %+v", a.Open, a.Session)
+	}
+	if got := kinds(eff); !slices.Equal(got, []EffectKind{EffectReleaseSandbox, EffectStartSandbox}) {
+		t.Errorf("effects %v", got)
+	}
+	// One that has served nothing and dies at once ends the turn: it would go on for ever.
+	a, _ = must(t, a, SandboxReady{2}, SandboxGone{Generation: 2, Code: fault.SandboxLost})
+	if len(a.Ended) != 1 || a.Ended[0].End != EndStartFailed || a.Ended[0].Code != fault.SandboxLost || a.Session.Sandbox != SandboxLost {
+		t.Errorf("ended %+v, sandbox %s", a.Ended, a.Session.Sandbox)
+	}
+}
+
 func TestPromptRules(t *testing.T) {
 	a := running(t)
 	if _, _, err := Apply(a, Prompted{Turn: Turn{ID: "x", Prompt: "p"}, Mode: ModeReject}, t0); fault.CodeOf(err) != fault.TurnInFlight {

@@ -5,6 +5,8 @@ import (
 	"strings"
 )
 
+//go:generate go test . -run SessionsDocument -update
+
 // Markdown prints the machine's tables for docs/sessions.md, which a test holds
 // against it.
 func Markdown() string {

@@ -22,6 +22,8 @@ const (
 	AgentNotInstalled Code = "AGENT_NOT_INSTALLED"
 	// AgentInstallFailed: The agent could not be installed.
 	AgentInstallFailed Code = "AGENT_INSTALL_FAILED"
+	// AgentVerifyFailed: The agent did not pass its verification.
+	AgentVerifyFailed Code = "AGENT_VERIFY_FAILED"
 	// ModelKeyMissing: There is no key for the model provider of this agent.
 	ModelKeyMissing Code = "MODEL_KEY_MISSING"
 	// ModelKeyRejected: The model provider refused the key.
@@ -172,6 +174,7 @@ var order = []Code{
 	AgentUnknown,
 	AgentNotInstalled,
 	AgentInstallFailed,
+	AgentVerifyFailed,
 	ModelKeyMissing,
 	ModelKeyRejected,
 	ModelPathRefused,
@@ -253,6 +256,7 @@ var infos = map[Code]Info{
 	AgentUnknown:             {AgentUnknown, "invalid", "There is no profile of that name.", "Choose one that `hearth agent list` shows.", false},
 	AgentNotInstalled:        {AgentNotInstalled, "unavailable", "The agent is not installed on this server.", "Run `hearth agent install NAME` on the server.", false},
 	AgentInstallFailed:       {AgentInstallFailed, "unavailable", "The agent could not be installed.", "See the message; run the same install again, it goes on where it stopped.", true},
+	AgentVerifyFailed:        {AgentVerifyFailed, "unavailable", "The agent did not pass its verification.", "See which step failed; run `hearth doctor`, then verify again.", true},
 	ModelKeyMissing:          {ModelKeyMissing, "invalid", "There is no key for the model provider of this agent.", "Start the server with the provider's key in its environment, or choose another agent or model.", false},
 	ModelKeyRejected:         {ModelKeyRejected, "forbidden", "The model provider refused the key.", "Set a valid key on the server, then send the prompt again.", false},
 	ModelPathRefused:         {ModelPathRefused, "forbidden", "The model door does not pass this request.", "Only the provider's model calls are passed.", false},

@@ -1,0 +1,332 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthd/hearth/internal/agent"
+	"github.com/hearthd/hearth/internal/delivery"
+	"github.com/hearthd/hearth/internal/delivery/forge"
+	"github.com/hearthd/hearth/internal/driverapi"
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/sandbox"
+	"github.com/hearthd/hearth/internal/session"
+)
+
+// startSandbox brings up a generation: sandbox, agent and repository side by side.
+func (r *Runner) startSandbox(ctx context.Context, e session.Effect) error {
+	a, err := r.cfg.Store.Get(ctx, e.Session)
+	if err != nil {
+		return err
+	}
+	s := a.Session
+	if s.Sandbox != session.SandboxStarting || s.Generation != e.Generation {
+		return nil
+	}
+	if err := r.admit(ctx, e); err != nil {
+		return err
+	}
+	select {
+	case r.starts <- struct{}{}:
+		defer func() { <-r.starts }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	// What a former attempt left, of this server or of one that was killed.
+	if b := r.box(s.ID, s.Generation); b != nil {
+		r.drop(b)
+	}
+	if err := r.remove(ctx, s.ID, s.Generation, ""); err != nil {
+		return err
+	}
+	began := r.now()
+	b, err := r.bringUp(ctx, s, sandboxID(s.ID, s.Generation, e.Attempts))
+	if err == nil {
+		_, err = r.cfg.Service.Apply(ctx, s.ID, session.SandboxReady{Generation: s.Generation})
+	}
+	if err == nil {
+		b.log.Info("sandbox ready", "took", r.now().Sub(began))
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // the next server tries anew
+	}
+	if b != nil {
+		r.drop(b)
+	}
+	if rerr := r.remove(ctx, s.ID, s.Generation, ""); rerr != nil {
+		r.cfg.Slog.Error("remove failed sandbox", "session", s.ID, "error", rerr)
+	}
+	if fault.CodeOf(err) == fault.IllegalMove || fault.CodeOf(err) == fault.SessionNotFound {
+		return nil // nobody waits for it any more
+	}
+	if rerr := retry(e, err); rerr != nil {
+		return rerr
+	}
+	f := fault.From(err)
+	r.cfg.Slog.Error("start sandbox", "session", s.ID, "generation", s.Generation, "error", err)
+	if f.Code == fault.InternalError {
+		f = fault.Wrap(err, fault.SandboxStartFailed, "")
+	}
+	_, err = r.cfg.Service.Apply(ctx, s.ID, session.SandboxFailed{Generation: s.Generation, Code: f.Code, Message: f.Sentence()})
+	return err
+}
+
+// admit waits for room: the longest idle sandbox goes first, then turns stay queued.
+func (r *Runner) admit(ctx context.Context, e session.Effect) error {
+	if r.cfg.MaxLive <= 0 || r.Live() < r.cfg.MaxLive {
+		return nil
+	}
+	r.mu.Lock()
+	ids := make([]session.ID, 0, len(r.boxes))
+	for id := range r.boxes {
+		ids = append(ids, id)
+	}
+	r.mu.Unlock()
+	var idlest session.ID
+	var since time.Time
+	for _, id := range ids {
+		a, err := r.cfg.Store.Get(ctx, id)
+		if err == nil && !a.Session.IdleSince.IsZero() && (since.IsZero() || a.Session.IdleSince.Before(since)) {
+			idlest, since = id, a.Session.IdleSince
+		}
+	}
+	if idlest != "" {
+		if _, err := r.cfg.Service.Apply(ctx, idlest, session.IdleExpired{Before: r.now()}); err != nil && fault.CodeOf(err) != fault.IllegalMove {
+			return err
+		}
+	}
+	return &again{after: 500 * time.Millisecond, cause: fault.New(fault.SandboxCapacityLimit, "")}
+}
+
+// bringUp makes and starts the sandbox, then sets up repository and agent in it.
+// On error the box, when there is one, is the caller's to drop.
+func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*box, error) {
+	profile, err := agent.Lookup(s.Agent)
+	if err != nil {
+		return nil, err
+	}
+	binds, build, err := r.cfg.Agents.Layer(profile)
+	if err != nil {
+		return nil, err
+	}
+	binds = append(binds, sandbox.Bind{Source: r.cfg.Driver, Target: sandbox.PathDriver})
+	g, gctx := errgroup.WithContext(ctx)
+	var base delivery.Base
+	prepared := make(chan struct{})
+	g.Go(func() error {
+		var err error
+		base, err = r.prepare(gctx, s)
+		close(prepared)
+		return err
+	})
+	var b *box
+	g.Go(func() error {
+		<-prepared // the git door serves the quarantine repository
+		if gctx.Err() != nil {
+			return nil
+		}
+		var err error
+		// The box lives with the server, not with this effect's group.
+		if b, err = r.openBox(ctx, s, id); err != nil {
+			return err
+		}
+		r.put(b)
+		b.setup.Store(true)
+		h, err := r.cfg.Sandboxes.Create(gctx, sandbox.Spec{
+			ID: id, Labels: labels(s.ID, s.Generation), Root: r.cfg.Root, Binds: binds, DoorDir: b.dir, Hostname: "hearth",
+			Command: []string{sandbox.PathDriver, sandbox.PathConfig},
+			Env:     []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + sandbox.PathHome, "LANG=C.UTF-8"},
+			Hosts:   r.hostNames(), Limits: r.cfg.Limits,
+		})
+		if err != nil {
+			return err
+		}
+		b.handle.Store(&h)
+		raw, err := encodeHandle(h)
+		if err != nil {
+			return err
+		}
+		// Stored before it counts.
+		if _, err := r.cfg.Service.Apply(gctx, s.ID, session.SandboxCreated{Generation: s.Generation, Handle: raw}); err != nil {
+			return err
+		}
+		if err := r.cfg.Sandboxes.Start(gctx, h); err != nil {
+			return err
+		}
+		c, cancel := context.WithTimeout(gctx, connectTimeout)
+		defer cancel()
+		if _, err := b.channel.Connected(c); err != nil {
+			return r.notConnected(gctx, h, err)
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return b, err
+	}
+	g, gctx = errgroup.WithContext(ctx)
+	g.Go(func() error { return r.setUp(gctx, b, s, base) })
+	g.Go(func() error {
+		_, _, err := r.startAgent(gctx, b, s, profile, build)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return b, err
+	}
+	b.setup.Store(false)
+	return b, nil
+}
+
+func (r *Runner) notConnected(ctx context.Context, h sandbox.Handle, cause error) error {
+	info, err := r.cfg.Sandboxes.Get(ctx, h)
+	what := "its driver did not call in within " + connectTimeout.String()
+	if err == nil && info.State == sandbox.Stopped {
+		what = "its driver ended at once: " + info.Exit
+	}
+	return fault.Wrap(errors.Join(cause, err), fault.SandboxStartFailed, "The sandbox started, but %s.", what)
+}
+
+// prepare reads the remote and fetches what the session starts from.
+func (r *Runner) prepare(ctx context.Context, s session.Session) (delivery.Base, error) {
+	req := delivery.PrepareRequest{Session: string(s.ID), Scope: s.Workspace, Base: s.Base, Branch: s.Branch}
+	if s.Repo != "" {
+		remote, err := forge.ParseRemote(s.Repo, r.cfg.AllowFile)
+		if err != nil {
+			return delivery.Base{}, err
+		}
+		cred, err := r.cfg.Forge.Credential(ctx, remote)
+		if err != nil {
+			return delivery.Base{}, err
+		}
+		req.Remote, req.Credential = remote, cred
+	}
+	return r.cfg.Delivery.Prepare(ctx, req)
+}
+
+// setUp clones into the sandbox and runs the repository's setup command.
+func (r *Runner) setUp(ctx context.Context, b *box, s session.Session, base delivery.Base) error {
+	req := driverapi.SetupRequest{Git: driverapi.Person{Name: s.Author.Name, Email: s.Author.Email}, Timeout: r.cfg.SetupTimeout}
+	start := s.BaseOID
+	if s.PackOID != "" {
+		start = s.PackOID
+	}
+	door := "http://" + driverapi.ListenGit
+	req.Repo = &driverapi.Repo{
+		DoorURL: door + workPath, WorkURL: door + workPath, BaseOID: start, Branch: s.Branch, Base: s.Base, Format: s.Format,
+	}
+	if s.Repo != "" {
+		remote, err := forge.ParseRemote(s.Repo, r.cfg.AllowFile)
+		if err != nil {
+			return err
+		}
+		req.Repo.URL, req.Repo.DoorURL, req.Repo.Rewrite = remote.URL, door+remote.DoorPath(), remote.Forms()
+	} else if start == "" {
+		req.Repo = nil
+	} else {
+		req.Repo.URL = door + workPath
+	}
+	_, err := b.driver.Setup(ctx, req, func(ev driverapi.SetupEvent) {
+		if ev.Line != "" {
+			b.log.Debug("setup", "phase", ev.Phase, "line", ev.Line)
+		}
+	})
+	if err != nil {
+		f := fault.From(err)
+		if f.Code == fault.InternalError {
+			return fault.Wrap(err, fault.SetupFailed, "")
+		}
+	}
+	return err
+}
+
+// launch is what the driver has to start for a session.
+func (r *Runner) launch(s session.Session, profile agent.Profile, build string) (agent.Launch, error) {
+	provider, err := r.provider(profile)
+	if err != nil {
+		return agent.Launch{}, err
+	}
+	return profile.Render(agent.RenderInput{Build: build, Provider: provider, Model: s.Model})
+}
+
+// startAgent starts the agent, or finds it running.
+func (r *Runner) startAgent(ctx context.Context, b *box, s session.Session, profile agent.Profile, build string) (agent.Launch, driverapi.AgentResult, error) {
+	l, err := r.launch(s, profile, build)
+	if err != nil {
+		return l, driverapi.AgentResult{}, err
+	}
+	req := driverapi.AgentRequest{Fingerprint: l.Fingerprint, Command: l.Command, Env: l.Env, Dir: l.Dir, AuthMethod: l.Auth, Timeout: l.Limits.Start}
+	for _, f := range l.Files {
+		mode := f.Mode
+		if mode == 0 {
+			mode = 0o600
+		}
+		req.Files = append(req.Files, driverapi.File{Path: f.Path, Content: f.Content, Mode: mode})
+	}
+	res, err := b.driver.Agent(ctx, req)
+	return l, res, err
+}
+
+// hostNames resolve to loopback inside, for programs that ignore proxies.
+func (r *Runner) hostNames() []string {
+	return append(append([]string(nil), r.cfg.Registries...), r.cfg.AllowHosts...)
+}
+
+// remove deletes every sandbox of a generation, and the one that the handle names.
+func (r *Runner) remove(ctx context.Context, id session.ID, gen int64, handle string) error {
+	infos, err := r.cfg.Sandboxes.List(ctx, labels(id, gen))
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	handles := make([]sandbox.Handle, 0, len(infos)+1)
+	for _, i := range infos {
+		handles = append(handles, i.Handle)
+	}
+	if handle != "" {
+		h, err := decodeHandle(handle)
+		if err != nil {
+			return err
+		}
+		handles = append(handles, h)
+	}
+	for _, h := range handles {
+		if err := r.cfg.Sandboxes.Delete(ctx, h); err != nil {
+			return fmt.Errorf("delete sandbox %s: %w", h.ID, err)
+		}
+		if err := os.RemoveAll(filepath.Join(r.cfg.DoorsDir, h.ID)); err != nil {
+			return fmt.Errorf("remove doors folder: %w", err)
+		}
+	}
+	return nil
+}
+
+// releaseSandbox removes a sandbox that no row counts on any more.
+func (r *Runner) releaseSandbox(ctx context.Context, e session.Effect) error {
+	if b := r.box(e.Session, e.Generation); b != nil {
+		r.drop(b)
+	}
+	return r.remove(ctx, e.Session, e.Generation, e.Handle)
+}
+
+// deleteSession removes everything of a session, its row last.
+func (r *Runner) deleteSession(ctx context.Context, e session.Effect) error {
+	a, err := r.cfg.Store.Get(ctx, e.Session)
+	if err != nil {
+		return err
+	}
+	if b := r.box(e.Session, a.Session.Generation); b != nil {
+		r.drop(b)
+	}
+	if err := r.remove(ctx, e.Session, a.Session.Generation, ""); err != nil {
+		return err
+	}
+	if err := r.cfg.Delivery.Remove(ctx, string(e.Session)); err != nil {
+		return fmt.Errorf("remove work: %w", err)
+	}
+	return r.cfg.Store.Remove(ctx, e.Session)
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hearthd/hearth/internal/config"
+	"github.com/hearthd/hearth/internal/door/egress"
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/sandbox"
+	"github.com/hearthd/hearth/internal/sandbox/bubblewrap"
+	"github.com/hearthd/hearth/internal/sandbox/gvisor"
+	"github.com/hearthd/hearth/internal/sandbox/gvisor/runsc"
+	"github.com/hearthd/hearth/internal/sandbox/rootfs"
+	"github.com/hearthd/hearth/internal/server"
+)
+
+// logger writes to stderr as the settings say.
+func logger(c config.Config) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // checked by package config
+	o := &slog.HandlerOptions{Level: level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, o))
+}
+
+// provider makes what the settings ask for; it starts nothing.
+func provider(c config.Config, log *slog.Logger) func(server.Dirs) (sandbox.Provider, error) {
+	return func(d server.Dirs) (sandbox.Provider, error) {
+		rootsDir := filepath.Join(d.State, "roots")
+		if open(c) {
+			rootsDir = filepath.Join(d.Run, "roots")
+		}
+		roots, err := rootfs.New(rootfs.Config{Dir: rootsDir})
+		if err != nil {
+			return nil, fmt.Errorf("sandbox roots: %w", err)
+		}
+		host, err := os.Hostname()
+		if err != nil {
+			host = "localhost"
+		}
+		if c.Sandbox == "bubblewrap" {
+			return bubblewrap.New(bubblewrap.Config{StateDir: filepath.Join(d.Run, "b"), Host: host, Roots: roots, Logger: log, Now: time.Now})
+		}
+		exe, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find this program: %w", err)
+		}
+		return gvisor.New(gvisor.Config{
+			StateDir: filepath.Join(d.Run, "g"), Executable: exe, Version: runsc.Version(), Host: host, Roots: roots, Logger: log, Now: time.Now,
+		})
+	}
+}
+
+// open says whether sandboxes run as a user who must be let through to their doors.
+func open(c config.Config) bool { return c.Sandbox == "bubblewrap" && os.Geteuid() == 0 }
+
+func options(c config.Config, log *slog.Logger) server.Options {
+	root := sandbox.Root{Kind: "oci", Ref: c.SandboxRoot}
+	if c.SandboxRoot == "host" {
+		root = sandbox.Root{Kind: "host"}
+	}
+	registries := c.Registries
+	if registries == nil {
+		registries = []string{}
+	}
+	return server.Options{
+		StateDir: c.StateDir, AgentsDir: c.AgentsDir, TokenFile: c.TokenFile, Listen: c.Listen, Version: version,
+		Sandboxes: provider(c, log), OpenRun: open(c), Root: root,
+		Limits:  sandbox.Limits{CPUMillis: c.SandboxCPUMillis, MemoryBytes: c.SandboxMemory, DiskBytes: c.SandboxDisk},
+		MaxLive: c.MaxSandboxes, Idle: c.SandboxIdle, IdleExit: c.IdleExit,
+		GitCredentials: c.GitCredentials, AllowFile: c.AllowFile, Registries: registries, AllowHosts: c.AllowHosts, AllowPrivate: c.AllowPrivate,
+		Lookup: os.LookupEnv, Log: log, Now: time.Now,
+	}
+}
+
+func serve(ctx context.Context, c config.Config) error {
+	log := logger(c)
+	if _, err := egress.CheckAllow(c.AllowHosts, nil); err != nil {
+		return err
+	}
+	if err := egress.CheckPrivate(c.AllowPrivate); err != nil {
+		return err
+	}
+	o := options(c, log)
+	o.Announce = func(address, token string) {
+		log.Info("ready", "address", address, "state", c.StateDir, "sandbox", c.Sandbox)
+		if token != "" {
+			fmt.Fprintf(os.Stdout, "Owner token, shown once (also in %s): %s\n", c.TokenFile, token)
+		}
+	}
+	if err := server.Run(ctx, o); err != nil {
+		return fault.From(err)
+	}
+	return nil
+}

@@ -35,6 +35,7 @@ const usage = `usage: hearth-testkit COMMAND [FLAGS]
   agent        be a scripted ACP agent on stdin and stdout
   sample-repo  DIR: make the sample project there, as a git repository
   demo-task    print the task that mends the sample project
+  demo         run that task the whole way with the hearth program
 
 model and git print one line of JSON with their address when they are ready, and
 end on SIGTERM or when interrupted.
@@ -47,8 +48,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
+	var status exitStatus
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
+	case errors.As(err, &status):
+		os.Exit(int(status))
 	case errors.Is(err, errUsage):
 		os.Exit(2)
 	default:
@@ -63,6 +67,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		"git":         func(ctx context.Context, a []string) error { return git(ctx, a, out, errOut) },
 		"agent":       func(ctx context.Context, a []string) error { return agent(ctx, a, in, out, errOut) },
 		"sample-repo": func(ctx context.Context, a []string) error { return sampleRepo(ctx, a, out, errOut) },
+		"demo":        func(ctx context.Context, a []string) error { return demo(ctx, a, out, errOut) },
 		"demo-task": func(context.Context, []string) error {
 			_, err := io.WriteString(out, sample.Task)
 			return err

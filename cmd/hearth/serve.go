@@ -33,17 +33,13 @@ func logger(c config.Config) *slog.Logger {
 // provider makes what the settings ask for; it starts nothing.
 func provider(c config.Config, log *slog.Logger) func(server.Dirs) (sandbox.Provider, error) {
 	return func(d server.Dirs) (sandbox.Provider, error) {
-		rootsDir := filepath.Join(d.State, "roots")
-		if open(c) {
-			rootsDir = filepath.Join(d.Run, "roots")
-		}
-		roots, err := rootfs.New(rootfs.Config{Dir: rootsDir})
+		roots, err := rootfs.New(rootfs.Config{Dir: filepath.Join(d.State, "roots")})
 		if err != nil {
 			return nil, fmt.Errorf("sandbox roots: %w", err)
 		}
-		host, err := os.Hostname()
+		host, err := server.HostID(d.State)
 		if err != nil {
-			host = "localhost"
+			return nil, err
 		}
 		if c.Sandbox == "bubblewrap" {
 			return bubblewrap.New(bubblewrap.Config{StateDir: filepath.Join(d.Run, "b"), Host: host, Roots: roots, Logger: log, Now: time.Now})
@@ -82,8 +78,10 @@ func options(c config.Config, log *slog.Logger) server.Options {
 
 func serve(ctx context.Context, c config.Config) error {
 	log := logger(c)
-	if _, err := egress.CheckAllow(c.AllowHosts, nil); err != nil {
-		return err
+	for _, list := range [][]string{c.AllowHosts, c.Registries} {
+		if _, err := egress.CheckAllow(list, nil); err != nil {
+			return err
+		}
 	}
 	if err := egress.CheckPrivate(c.AllowPrivate); err != nil {
 		return err

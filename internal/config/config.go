@@ -104,7 +104,7 @@ func Fields() []Field {
 		{"sandbox-memory", "4GiB", "Memory of one sandbox.", "SIZE", false, size(func(c *Config) *int64 { return &c.SandboxMemory }, 256<<20)},
 		{"sandbox-disk", "20GiB", "Disk of one sandbox: what it writes beside its root.", "SIZE", false, size(func(c *Config) *int64 { return &c.SandboxDisk }, 256<<20)},
 		{"sandbox-idle", "30m", "How long a sandbox that nobody uses is kept.", "TIME", false, span(func(c *Config) *time.Duration { return &c.SandboxIdle }, time.Second)},
-		{"max-sandboxes", "0", "How many sandboxes may live at once; 0: as many as memory allows.", "N", false, func(c *Config, v string) error {
+		{"max-sandboxes", "0", "How many sandboxes may live at once; 0: as long as 768 MiB of memory are free for another. When there is no room the longest idle one goes, then turns wait.", "N", false, func(c *Config, v string) error {
 			n, err := strconv.ParseUint(v, 10, 16)
 			if err != nil {
 				return fmt.Errorf("is not a number between 0 and 65535")
@@ -114,7 +114,7 @@ func Fields() []Field {
 		}},
 		{"idle-exit", "0", "The server ends when it had nothing to do for so long; 0: never. A server that the CLI starts by itself has 30m.", "TIME", false, span(func(c *Config) *time.Duration { return &c.IdleExit }, time.Second)},
 		{"git-credentials", "", "File with credentials for git hosts, one URL a line: https://USER:TOKEN@HOST. Only its owner may read it.", "FILE", false, path(func(c *Config) *string { return &c.GitCredentials })},
-		{"egress-allow-private", "", "Hosts that are reached although their address is private or loopback, or plain http: model providers and git hosts of your own. Comma-separated HOST or HOST:PORT.", "HOSTS", false, hosts(func(c *Config) *[]string { return &c.AllowPrivate })},
+		{"egress-allow-private", "", "Hosts among those that sandboxes may reach whose address is private or loopback: a registry in your own network. Comma-separated HOST:PORT. Model providers and git hosts need no entry.", "HOSTS", false, hosts(func(c *Config) *[]string { return &c.AllowPrivate })},
 		{"registries", "registry.npmjs.org,pypi.org,files.pythonhosted.org,proxy.golang.org,sum.golang.org,index.crates.io,static.crates.io,crates.io,rubygems.org", "Hosts that a sandbox reaches while the repository is set up; not later. Comma-separated; \"none\" for none.", "HOSTS", false, func(c *Config, v string) error {
 			if v == "none" {
 				c.Registries = nil
@@ -122,7 +122,7 @@ func Fields() []Field {
 			}
 			return hosts(func(c *Config) *[]string { return &c.Registries })(c, v)
 		}},
-		{"egress-allow", "", "Hosts that agents may always reach, over TLS on port 443. Comma-separated; at most 32.", "HOSTS", false, hosts(func(c *Config) *[]string { return &c.AllowHosts })},
+		{"egress-allow", "", "Hosts that agents may always reach, on ports 443 and 80. Comma-separated; at most 32.", "HOSTS", false, hosts(func(c *Config) *[]string { return &c.AllowHosts })},
 		{"agents-dir", "", "Folder of the installed agents. Empty: agents in the state folder.", "DIR", false, path(func(c *Config) *string { return &c.AgentsDir })},
 		{"sandbox-root", "host", "What sandboxes see as their system: host, which shows this machine's /usr read-only, or an image: a registry reference, oci-layout:DIR or docker-archive:FILE.", "ROOT", false, func(c *Config, v string) error {
 			if v == "" {

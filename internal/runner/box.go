@@ -3,7 +3,9 @@ package runner
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hearthd/hearth/internal/agent"
+	"github.com/hearthd/hearth/internal/delivery"
 	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/door/driverchan"
@@ -38,6 +41,7 @@ type box struct {
 	channel *driverchan.Channel
 	driver  *driverchan.Client
 	models  *model.Door
+	egress  *egress.Door
 	log     *slog.Logger
 
 	setup  atomic.Bool            // registries are reachable
@@ -118,10 +122,11 @@ func (r *Runner) openBox(ctx context.Context, s session.Session, id string) (*bo
 	set.Handle(driverapi.DoorEgress, door.HTTP(eg, b.log))
 	set.Handle(driverapi.DoorHTTP, door.HTTP(eg.ByHost(), b.log))
 	set.Handle(driverapi.DoorTLS, eg.TLS())
+	b.egress = eg
 	git, err := b.git(s)
 	if err != nil {
 		b.cancel()
-		return nil, err
+		return nil, errors.Join(err, set.Close())
 	}
 	set.Handle(driverapi.DoorGit, door.HTTP(git, b.log))
 	b.wg.Go(func() {
@@ -181,6 +186,12 @@ func (r *Runner) provider(p agent.Profile) (string, error) {
 		With("providers", p.Providers())
 }
 
+// leaveSetup closes the registries, one way.
+func (b *box) leaveSetup() {
+	b.setup.Store(false)
+	b.egress.Cut()
+}
+
 func (b *box) allow() []string {
 	if b.setup.Load() {
 		return slices.Concat(b.r.cfg.Registries, b.r.cfg.AllowHosts)
@@ -207,8 +218,11 @@ func (b *box) git(s session.Session) (http.Handler, error) {
 		a, err := b.r.cfg.Store.Get(ctx, b.session)
 		return a.Session, err
 	}
+	if remote.File() {
+		return mux, nil // read from the packed work, pushed by the server
+	}
 	up, err := gitdoor.New(gitdoor.Config{
-		Upstream: remote.URL, Path: remote.DoorPath(), Branch: s.Branch, MayPush: true, Log: b.log, Dir: b.dir,
+		Upstream: remote.URL, Path: remote.DoorPath(), Branch: s.Branch, MayPush: true, Log: b.log, Dir: b.r.cfg.TempDir,
 		Credential: func(ctx context.Context) (forge.Credential, error) { return b.r.cfg.Forge.Credential(ctx, remote) },
 		Known:      func(ctx context.Context) (string, error) { s, err := get(ctx); return s.RemoteOID, err },
 		Moved: func(ctx context.Context, _, oid string) error {
@@ -216,7 +230,21 @@ func (b *box) git(s session.Session) (http.Handler, error) {
 			return err
 		},
 		// What the branch held before this session stays; everything it pushed since may be replaced by it.
-		Floor: func(context.Context) (string, error) { return s.BaseOID, nil },
+		Floor: func(context.Context) (string, error) {
+			if s.BranchNamed {
+				return s.BaseOID, nil
+			}
+			return "", nil
+		},
+		Descends: func(ctx context.Context, floor, candidate string, pack io.Reader) (bool, error) {
+			cred, err := b.r.cfg.Forge.Credential(ctx, remote)
+			if err != nil {
+				return false, err
+			}
+			return b.r.cfg.Delivery.Descends(ctx, delivery.DescendsRequest{
+				Session: string(s.ID), Scope: s.Workspace, Remote: remote, Credential: cred, Branch: s.Branch, Floor: floor, Candidate: candidate, Pack: pack,
+			})
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("git door: %w", err)

@@ -176,7 +176,7 @@ func (r *Runner) discard(ctx context.Context, e session.Effect) error {
 		return err
 	}
 	s := a.Session
-	if a.Open != nil || !s.Undelivered() {
+	if a.Open != nil || !s.Discardable(a.Last) {
 		return nil
 	}
 	oid := s.DeliveredOID

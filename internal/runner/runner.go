@@ -37,10 +37,12 @@ type Config struct {
 	Models    model.Providers
 	Delivery  *delivery.Store
 	Forge     forge.Forge
-	AllowFile bool   // repositories of this machine
-	Driver    string // path of the driver's binary
-	DoorsDir  string // folder for doors sockets; short
-	Owner     string // of effect leases; unique for this process
+	AllowFile bool         // repositories of this machine
+	Healthy   func() error // why no sandbox can be started here; nil: none is known
+	TempDir   string       // for packs that are looked at; not seen by sandboxes
+	Driver    string       // path of the driver's binary
+	DoorsDir  string       // folder for doors sockets; short
+	Owner     string       // of effect leases; unique for this process
 	Fence     int64
 	Slog      *slog.Logger
 	Now       func() time.Time
@@ -61,12 +63,15 @@ const (
 	sweepEvery     = time.Minute
 	idleEvery      = 5 * time.Second
 	connectTimeout = 30 * time.Second
+	handTimeout    = 3 * time.Minute // to start the agent and give it the turn
+	driverLimit    = 2 * time.Minute // without the driver of a sandbox that runs
+	memoryReserve  = 768 << 20       // bytes that must be free for another sandbox
 	maxAttempts    = 3
 	workers        = 32 // effects at work at a time
 )
 
 // free are the effects that do not wait behind others of their session.
-var free = []session.EffectKind{session.EffectCancelTurn, session.EffectForceEnd}
+var free = []session.EffectKind{session.EffectCancelTurn, session.EffectForceEnd, session.EffectLimitTurn}
 
 // Runner runs effects. Make one with New.
 type Runner struct {
@@ -101,7 +106,16 @@ func (r *Runner) Wake() {
 // Run takes back the sandboxes that are there, then works until ctx ends. It leaves
 // sandboxes running: the next server goes on with them.
 func (r *Runner) Run(ctx context.Context) error {
-	defer r.running.Wait()
+	defer func() {
+		r.running.Wait()
+		r.mu.Lock()
+		boxes := r.boxes
+		r.boxes = map[session.ID]*box{}
+		r.mu.Unlock()
+		for _, b := range boxes {
+			b.close() // what was shown is stored before the store closes
+		}
+	}()
 	if err := r.cfg.Store.Unlease(ctx, r.cfg.Owner); err != nil {
 		return fmt.Errorf("take over effects: %w", err)
 	}
@@ -226,6 +240,8 @@ func (r *Runner) do(ctx context.Context, e session.Effect) error {
 		return r.cancelTurn(ctx, e)
 	case session.EffectForceEnd:
 		return r.forceEnd(ctx, e)
+	case session.EffectLimitTurn:
+		return r.limitTurn(ctx, e)
 	case session.EffectPack:
 		return r.pack(ctx, e)
 	case session.EffectDeliver:

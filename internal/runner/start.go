@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,6 +19,7 @@ import (
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/sandbox"
 	"github.com/hearthd/hearth/internal/session"
+	"github.com/hearthd/hearth/internal/transcript"
 )
 
 // startSandbox brings up a generation: sandbox, agent and repository side by side.
@@ -28,6 +31,11 @@ func (r *Runner) startSandbox(ctx context.Context, e session.Effect) error {
 	s := a.Session
 	if s.Sandbox != session.SandboxStarting || s.Generation != e.Generation {
 		return nil
+	}
+	if err := r.cfg.Healthy(); err != nil {
+		f := fault.From(err)
+		_, err := r.cfg.Service.Apply(ctx, s.ID, session.SandboxFailed{Generation: s.Generation, Code: f.Code, Message: f.Sentence()})
+		return err
 	}
 	if err := r.admit(ctx, e); err != nil {
 		return err
@@ -80,7 +88,8 @@ func (r *Runner) startSandbox(ctx context.Context, e session.Effect) error {
 
 // admit waits for room: the longest idle sandbox goes first, then turns stay queued.
 func (r *Runner) admit(ctx context.Context, e session.Effect) error {
-	if r.cfg.MaxLive <= 0 || r.Live() < r.cfg.MaxLive {
+	live := r.Live()
+	if live == 0 || (r.cfg.MaxLive <= 0 || live < r.cfg.MaxLive) && memoryFree() >= memoryReserve {
 		return nil
 	}
 	r.mu.Lock()
@@ -105,6 +114,23 @@ func (r *Runner) admit(ctx context.Context, e session.Effect) error {
 	return &again{after: 500 * time.Millisecond, cause: fault.New(fault.SandboxCapacityLimit, "")}
 }
 
+// memoryFree is the memory that can be taken without swapping, in bytes; a lot
+// when the system does not tell.
+func memoryFree() int64 {
+	raw, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 1 << 62
+	}
+	for line := range strings.Lines(string(raw)) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			if kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64); err == nil {
+				return kib << 10
+			}
+		}
+	}
+	return 1 << 62
+}
+
 // bringUp makes and starts the sandbox, then sets up repository and agent in it.
 // On error the box, when there is one, is the caller's to drop.
 func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*box, error) {
@@ -118,12 +144,10 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*bo
 	}
 	binds = append(binds, sandbox.Bind{Source: r.cfg.Driver, Target: sandbox.PathDriver})
 	g, gctx := errgroup.WithContext(ctx)
-	var base delivery.Base
 	prepared := make(chan struct{})
 	g.Go(func() error {
-		var err error
-		base, err = r.prepare(gctx, s)
-		close(prepared)
+		defer close(prepared)
+		_, err := r.prepare(gctx, s)
 		return err
 	})
 	var b *box
@@ -138,8 +162,9 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*bo
 			return err
 		}
 		r.put(b)
-		b.setup.Store(true)
-		h, err := r.cfg.Sandboxes.Create(gctx, sandbox.Spec{
+		c, drop := b.call(gctx)
+		defer drop()
+		h, err := r.cfg.Sandboxes.Create(c, sandbox.Spec{
 			ID: id, Labels: labels(s.ID, s.Generation), Root: r.cfg.Root, Binds: binds, DoorDir: b.dir, Hostname: "hearth",
 			Command: []string{sandbox.PathDriver, sandbox.PathConfig},
 			Env:     []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + sandbox.PathHome, "LANG=C.UTF-8"},
@@ -157,10 +182,10 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*bo
 		if _, err := r.cfg.Service.Apply(gctx, s.ID, session.SandboxCreated{Generation: s.Generation, Handle: raw}); err != nil {
 			return err
 		}
-		if err := r.cfg.Sandboxes.Start(gctx, h); err != nil {
+		if err := r.cfg.Sandboxes.Start(c, h); err != nil {
 			return err
 		}
-		c, cancel := context.WithTimeout(gctx, connectTimeout)
+		c, cancel := context.WithTimeout(c, connectTimeout)
 		defer cancel()
 		if _, err := b.channel.Connected(c); err != nil {
 			return r.notConnected(gctx, h, err)
@@ -170,8 +195,10 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*bo
 	if err := g.Wait(); err != nil {
 		return b, err
 	}
-	g, gctx = errgroup.WithContext(ctx)
-	g.Go(func() error { return r.setUp(gctx, b, s, base) })
+	call, drop := b.call(ctx)
+	defer drop()
+	g, gctx = errgroup.WithContext(call)
+	g.Go(func() error { return r.setUp(gctx, b, s) })
 	g.Go(func() error {
 		_, _, err := r.startAgent(gctx, b, s, profile, build)
 		return err
@@ -179,7 +206,7 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*bo
 	if err := g.Wait(); err != nil {
 		return b, err
 	}
-	b.setup.Store(false)
+	b.leaveSetup()
 	return b, nil
 }
 
@@ -210,7 +237,12 @@ func (r *Runner) prepare(ctx context.Context, s session.Session) (delivery.Base,
 }
 
 // setUp clones into the sandbox and runs the repository's setup command.
-func (r *Runner) setUp(ctx context.Context, b *box, s session.Session, base delivery.Base) error {
+func (r *Runner) setUp(ctx context.Context, b *box, s session.Session) error {
+	open, err := r.mayReachRegistries(ctx, s)
+	if err != nil {
+		return err
+	}
+	b.setup.Store(open)
 	req := driverapi.SetupRequest{Git: driverapi.Person{Name: s.Author.Name, Email: s.Author.Email}, Timeout: r.cfg.SetupTimeout}
 	start := s.BaseOID
 	if s.PackOID != "" {
@@ -225,13 +257,16 @@ func (r *Runner) setUp(ctx context.Context, b *box, s session.Session, base deli
 		if err != nil {
 			return err
 		}
-		req.Repo.URL, req.Repo.DoorURL, req.Repo.Rewrite = remote.URL, door+remote.DoorPath(), remote.Forms()
+		req.Repo.URL = remote.URL
+		if !remote.File() { // a folder of this machine is had through the packed work only
+			req.Repo.DoorURL, req.Repo.Rewrite = door+remote.DoorPath(), remote.Forms()
+		}
 	} else if start == "" {
 		req.Repo = nil
 	} else {
 		req.Repo.URL = door + workPath
 	}
-	_, err := b.driver.Setup(ctx, req, func(ev driverapi.SetupEvent) {
+	_, err = b.driver.Setup(ctx, req, func(ev driverapi.SetupEvent) {
 		if ev.Line != "" {
 			b.log.Debug("setup", "phase", ev.Phase, "line", ev.Line)
 		}
@@ -241,8 +276,38 @@ func (r *Runner) setUp(ctx context.Context, b *box, s session.Session, base deli
 		if f.Code == fault.InternalError {
 			return fault.Wrap(err, fault.SetupFailed, "")
 		}
+		if out, ok := f.Details["output"].(string); ok && out != "" {
+			return fault.Wrap(err, f.Code, "%s\n%s", f.Sentence(), transcript.NewMasker(r.cfg.Recorder.Secrets()).Text(lastLines(out, 12)))
+		}
 	}
 	return err
+}
+
+// lastLines is the end of a command's output, for a person.
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(s, "\uFFFD"), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// environmentFile is the repository's own description of its setup.
+const environmentFile = ".hearth/environment.yaml"
+
+// mayReachRegistries says whether setup may. Where the work holds another setup than
+// the person's repository did, an agent wrote it: it gets no more than the agent had.
+func (r *Runner) mayReachRegistries(ctx context.Context, s session.Session) (bool, error) {
+	if s.PackOID == "" || s.PackOID == s.BaseOID {
+		return true, nil
+	}
+	d, err := r.cfg.Delivery.Diff(ctx, string(s.ID), s.BaseOID, s.PackOID)
+	if err != nil {
+		return false, fmt.Errorf("compare setup: %w", err)
+	}
+	for _, c := range d.Changes {
+		if c.Path == environmentFile || c.OldPath == environmentFile {
+			return false, nil
+		}
+	}
+	return !d.Truncated, nil
 }
 
 // launch is what the driver has to start for a session.

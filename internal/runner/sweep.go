@@ -16,6 +16,12 @@ import (
 // unknownLimit is how long a turn at work waits for a substrate that does not answer.
 const unknownLimit = 2 * time.Minute
 
+// Mirrors are tidied once a day; those that no session needs are kept for a week.
+const (
+	tidyAfter = 24 * 60 // sweeps
+	tidyKeep  = 7 * 24 * time.Hour
+)
+
 func encodeHandle(h sandbox.Handle) (string, error) {
 	raw, err := json.Marshal(h)
 	if err != nil {
@@ -90,6 +96,7 @@ func (r *Runner) sweepLoop(ctx context.Context) {
 	watch := time.NewTicker(time.Second)
 	defer watch.Stop()
 	unknown := map[session.ID]time.Time{}
+	sweeps := 0
 	for n := 0; ; n++ {
 		select {
 		case <-watch.C:
@@ -97,6 +104,11 @@ func (r *Runner) sweepLoop(ctx context.Context) {
 		case <-idle.C:
 			r.expire(ctx)
 		case <-sweep.C:
+			if sweeps++; sweeps%tidyAfter == 0 {
+				if err := r.cfg.Delivery.Tidy(ctx, r.now().Add(-tidyKeep)); err != nil && ctx.Err() == nil {
+					r.cfg.Slog.Error("tidy mirrors", "error", err)
+				}
+			}
 			if err := r.reap(ctx); err != nil && ctx.Err() == nil {
 				r.cfg.Slog.Error("reap sandboxes", "error", err)
 			}
@@ -116,13 +128,18 @@ func (r *Runner) watch(ctx context.Context, unknown map[session.ID]time.Time, al
 	}
 	r.mu.Unlock()
 	for _, b := range boxes {
+		a, err := r.cfg.Store.Get(ctx, b.session)
+		if fault.CodeOf(err) == fault.SessionNotFound || err == nil && !awaited(&a.Session, b.gen) {
+			r.drop(b) // ends what waits for its driver; an effect removes the sandbox
+			delete(unknown, b.session)
+			continue
+		}
 		h := b.handle.Load()
 		if _, up := b.channel.Hello(); h == nil || !all && up {
 			delete(unknown, b.session)
 			continue
 		}
-		a, err := r.cfg.Store.Get(ctx, b.session)
-		if err != nil || a.Session.Generation != b.gen || a.Session.Sandbox != session.SandboxHot {
+		if err != nil || a.Session.Sandbox != session.SandboxHot {
 			continue
 		}
 		info, err := r.cfg.Sandboxes.Get(ctx, *h)
@@ -148,9 +165,27 @@ func (r *Runner) watch(ctx context.Context, unknown map[session.ID]time.Time, al
 				}
 			}
 		default:
-			delete(unknown, b.session)
+			if _, up := b.channel.Hello(); up {
+				delete(unknown, b.session)
+				continue
+			}
+			since, ok := unknown[b.session]
+			if !ok {
+				unknown[b.session] = r.now()
+				b.log.Warn("driver is not connected", "state", info.State)
+			} else if r.now().Sub(since) > driverLimit {
+				if err := r.gone(ctx, a.Session, fault.DriverLost, ""); err != nil {
+					b.log.Error("tell that the driver is lost", "error", err)
+				}
+				delete(unknown, b.session)
+			}
 		}
 	}
+}
+
+// awaited says that the session still counts on that generation.
+func awaited(s *session.Session, gen int64) bool {
+	return !s.Deleting && s.Generation == gen && (s.Sandbox == session.SandboxHot || s.Sandbox == session.SandboxStarting)
 }
 
 // expire releases sandboxes that nobody used for long enough.

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -43,6 +44,8 @@ func (r *Runner) sendPrompt(ctx context.Context, e session.Effect) error {
 	b.turn.Store(&turn)
 	c, cancel := b.call(ctx)
 	defer cancel()
+	c, done := context.WithTimeout(c, handTimeout)
+	defer done()
 	err = r.hand(c, b, s, t)
 	if err == nil {
 		b.startRecording(*t)
@@ -51,8 +54,11 @@ func (r *Runner) sendPrompt(ctx context.Context, e session.Effect) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if c.Err() != nil || fault.CodeOf(err) == fault.IllegalMove {
+	if b.ctx.Err() != nil || fault.CodeOf(err) == fault.IllegalMove {
 		return nil // canceled, or the sandbox went meanwhile
+	}
+	if _, up := b.channel.Hello(); !up && errors.Is(c.Err(), context.DeadlineExceeded) {
+		return r.gone(ctx, s, fault.DriverLost, "")
 	}
 	if rerr := retry(e, err); rerr != nil {
 		return rerr
@@ -297,6 +303,20 @@ func (r *Runner) forceEnd(ctx context.Context, e session.Effect) error {
 	}
 	r.cfg.Slog.Warn("turn did not stop; ending its sandbox", "session", e.Session, "turn", e.Turn)
 	return r.gone(ctx, a.Session, fault.SandboxLost, "The turn did not stop and its sandbox was ended.")
+}
+
+// limitTurn ends a turn whose driver did not keep the total limit.
+func (r *Runner) limitTurn(ctx context.Context, e session.Effect) error {
+	_, t, err := r.open(ctx, e)
+	if err != nil {
+		return err
+	}
+	switch t.State {
+	case session.TurnDelivering, session.TurnStopping, session.TurnWaiting:
+		return nil
+	}
+	_, err = r.cfg.Service.Apply(ctx, e.Session, session.FailAsked{Turn: t.ID, Code: fault.TurnLimit})
+	return err
 }
 
 // gone tells a session that its sandbox is not there any more, after the recording

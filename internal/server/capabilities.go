@@ -19,6 +19,7 @@ type capabilities struct {
 	agents    *agent.Installer
 	providers model.Providers
 	live      func() int
+	test      *selfTest
 }
 
 func (c *capabilities) read(context.Context) (operation.Capabilities, error) {
@@ -65,6 +66,9 @@ func (c *capabilities) read(context.Context) (operation.Capabilities, error) {
 		missing(fault.ModelKeyMissing, "The server has no key for any model provider.")
 	case !ready:
 		missing(fault.ModelKeyMissing, "None of the installed agents can use the providers that have a key: "+strings.Join(c.providers.Names(), ", ")+".")
+	}
+	if err := c.test.failure(); err != nil {
+		missing(fault.CodeOf(err), fault.From(err).Sentence())
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -17,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -72,6 +74,13 @@ type Options struct {
 	Announce func(address, token string)
 }
 
+func (o *Options) tokenFile() string {
+	if o.TokenFile != "" {
+		return o.TokenFile
+	}
+	return filepath.Join(o.StateDir, FileToken)
+}
+
 // Dirs are the folders of a server.
 type Dirs struct {
 	State  string
@@ -109,15 +118,19 @@ func FindDirs(state, agents string, open bool) (Dirs, error) {
 	if d.Agents == "" {
 		d.Agents = filepath.Join(state, "agents")
 	}
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		return d, fault.Wrap(err, fault.ConfigInvalid, "The state folder %s cannot be made: %v.", state, err)
-	}
-	const longest = 36 // sockets may have 107 bytes, and a sandbox's name and file come behind it
 	mode := os.FileMode(0o700)
 	if open {
-		mode = 0o711
+		mode = 0o711 // the driver and the agents are below it; what is private has modes of its own
 	}
-	if len(d.Run) > longest || open {
+	err := os.MkdirAll(state, mode)
+	if err == nil && open {
+		err = os.Chmod(state, mode)
+	}
+	if err != nil {
+		return d, fault.Wrap(err, fault.ConfigInvalid, "The state folder %s cannot be made: %v.", state, err)
+	}
+	const longest = 60 // sockets may have 107 bytes, and a sandbox's name and file come behind it
+	if len(d.Run) > longest {
 		sum := sha256.Sum256([]byte(state))
 		d.Run = filepath.Join(os.TempDir(), "hearth-"+hex.EncodeToString(sum[:5]))
 		if len(d.Run) > longest {
@@ -160,6 +173,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := touchPrivate(filepath.Join(o.StateDir, "hearth.db")); err != nil {
+		return err
+	}
 	db, err := sqlite.Open(ctx, filepath.Join(o.StateDir, "hearth.db"))
 	if err != nil {
 		return err
@@ -210,6 +226,29 @@ func Run(ctx context.Context, o Options) (err error) {
 	return errors.Join(err, removeRunning(o))
 }
 
+// touchPrivate makes a file that only its owner may read; SQLite gives its other files the same mode.
+func touchPrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	return errors.Join(f.Chmod(0o600), f.Close())
+}
+
+// HostID names this state folder's machine in handles: it stays when the machine is renamed.
+func HostID(state string) (string, error) {
+	path := filepath.Join(state, "host-id")
+	raw, err := os.ReadFile(path)
+	if err == nil && len(bytes.TrimSpace(raw)) > 0 {
+		return string(bytes.TrimSpace(raw)), nil
+	}
+	id := strings.TrimPrefix(NewID("x"), "x_")
+	if err := os.WriteFile(path, []byte(id+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write host id: %w", err)
+	}
+	return id, nil
+}
+
 func writeRunning(o Options, address string) error {
 	raw, err := json.Marshal(Running{Address: address, PID: os.Getpid(), Started: o.Now().UTC(), Version: o.Version})
 	if err != nil {
@@ -239,11 +278,7 @@ func ownerToken(ctx context.Context, db *sqlite.Store, o Options) (string, error
 	rand.Read(b[:])
 	token := "hearth_" + strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
 	// The file first: a token that is in the database only would be lost.
-	file := o.TokenFile
-	if file == "" {
-		file = filepath.Join(o.StateDir, FileToken)
-	}
-	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(o.tokenFile(), []byte(token+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("write owner token: %w", err)
 	}
 	return token, db.PutToken(ctx, token, "owner", Workspace, o.Now())
@@ -296,26 +331,30 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 	if err := os.MkdirAll(doors, 0o755); err != nil {
 		return nil, fmt.Errorf("make doors folder: %w", err)
 	}
+	temp := filepath.Join(o.StateDir, "tmp") // nothing in it outlives a server
+	if err := errors.Join(os.RemoveAll(temp), os.MkdirAll(temp, 0o700)); err != nil {
+		return nil, fmt.Errorf("make temporary folder: %w", err)
+	}
 	a := &app{hub: gateway.NewHub(), boxes: boxes, test: &selfTest{done: make(chan struct{})}}
-	secrets := providers.Secrets()
-	for _, c := range creds.Tokens {
-		secrets = append(secrets, []byte(c.Password))
+	keys := providers.Secrets()
+	if token, err := os.ReadFile(o.tokenFile()); err == nil {
+		keys = append(keys, bytes.TrimSpace(token))
 	}
 	service := &session.Service{Store: db, Log: db, Viewers: a.hub, NewID: NewID, Now: o.Now, Slog: o.Log}
 	rec := &recorder.Recorder{
 		Sessions: service, Log: db, Publish: a.hub.Publish, Stored: a.hub.Stored, Now: o.Now, Slog: o.Log,
-		Secrets: func() [][]byte { return secrets },
+		Secrets: func() [][]byte { return slices.Concat(keys, creds.Secrets()) },
 	}
 	installer := &agent.Installer{Dir: dirs.Agents, Logger: o.Log, Now: o.Now}
 	a.runner = runner.New(runner.Config{
 		Service: service, Store: db, Log: db, Recorder: rec, Sandboxes: boxes, Root: o.Root, Limits: o.Limits,
 		Agents: installer, Models: providers, Delivery: work, Forge: host, AllowFile: o.AllowFile,
-		Driver: driver, DoorsDir: doors, Owner: NewID("srv"), Fence: fence, Slog: o.Log, Now: o.Now,
+		Healthy: a.test.failure, TempDir: temp, Driver: driver, DoorsDir: doors, Owner: NewID("srv"), Fence: fence, Slog: o.Log, Now: o.Now,
 		Registries: registries, AllowHosts: o.AllowHosts, AllowPrivate: o.AllowPrivate, Idle: o.Idle, MaxLive: o.MaxLive, SetupTimeout: o.SetupTimeout,
 	})
 	service.Judge, service.Work, service.Wake, service.Seal = a.runner, a.runner, a.runner.Wake, rec.Seal
 	gw := &gateway.Gateway{Hub: a.hub, Sessions: service, Now: o.Now, Log: o.Log}
-	caps := &capabilities{o: o, boxes: boxes, agents: installer, providers: providers, live: a.runner.Live}
+	caps := &capabilities{o: o, boxes: boxes, agents: installer, providers: providers, live: a.runner.Live, test: a.test}
 	registry := operation.NewRegistry(operation.OwnerMay)
 	operation.Register(registry, operation.Deps{
 		Sessions: service, Capabilities: caps.read, Isolation: string(boxes.Capabilities().Isolation), Now: o.Now,
@@ -378,6 +417,16 @@ func (t *selfTest) check(context.Context) error {
 		return t.err
 	default:
 		return fault.New(fault.SandboxUnsupported, "The self-test is still running.")
+	}
+}
+
+// failure is why the test did not pass; nil while it runs.
+func (t *selfTest) failure() error {
+	select {
+	case <-t.done:
+		return t.err
+	default:
+		return nil
 	}
 }
 

@@ -32,6 +32,8 @@ var pairs = map[TurnState][]SandboxState{
 const (
 	CancelGrace = 5 * time.Second
 	CancelLimit = 9 * time.Second
+	// LimitSlack is how long after a turn's total limit the server ends it, when its driver has not.
+	LimitSlack = time.Minute
 )
 
 // Apply is the machine: what a session becomes by an event, and what must be done
@@ -170,6 +172,8 @@ func (m *move) apply(ev Event) error {
 			t.StartedAt = m.now
 			t.Generation = s.Generation
 			t.Agent, t.Build, t.Fingerprint = e.Agent, e.Build, e.Fingerprint
+			// The driver keeps the limits; it is a guest, so the server looks after the total one.
+			m.do(Effect{Kind: EffectLimitTurn, Turn: t.ID, Generation: s.Generation, NotBefore: m.now.Add(s.Limits.Or(DefaultLimits).Total + LimitSlack)})
 		}
 		return nil
 	case Sent:
@@ -571,7 +575,7 @@ func (m *move) discardAsked() error {
 		return fault.New(fault.SessionDeleting, "")
 	case m.a.Open != nil:
 		return fault.New(fault.TurnInFlight, "A turn is at work; cancel it first.")
-	case !s.Undelivered():
+	case !s.Discardable(m.a.Last):
 		return fault.New(fault.NothingToDiscard, "")
 	}
 	m.do(Effect{Kind: EffectDiscard, Generation: s.Generation})

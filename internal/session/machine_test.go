@@ -63,7 +63,7 @@ func TestOneTaskGoesTheWholeWay(t *testing.T) {
 		t.Fatalf("after the sandbox: %v", eff)
 	}
 	a, eff = must(t, a, Handed{Turn: "t1", Agent: "pi"}, Sent{Turn: "t1", Rung: "fresh", At: t0}, AgentDone{Turn: "t1", Outcome: "end_turn", Clean: true})
-	if !slices.Equal(kinds(eff), []EffectKind{EffectPack}) || a.Session.Phase != PhaseDelivering {
+	if !slices.Equal(kinds(eff), []EffectKind{EffectLimitTurn, EffectPack}) || a.Session.Phase != PhaseDelivering {
 		t.Fatalf("after the agent: %v %s", eff, a.Session.Phase)
 	}
 	a, eff = must(t, a, Packed{Turn: "t1", OID: "c1", Commits: 1})
@@ -143,7 +143,7 @@ func TestEveryEndHasARowAndEveryRowIsReached(t *testing.T) {
 		}
 		// Its work goes out with the next turn, even if that one changes nothing.
 		_, eff = must(t, a, Handed{Turn: "t2"}, Sent{Turn: "t2", At: t0}, AgentDone{Turn: "t2", Outcome: "end_turn"}, Packed{Turn: "t2"})
-		if got := kinds(eff); !slices.Equal(got, []EffectKind{EffectPack, EffectDeliver}) {
+		if got := kinds(eff); !slices.Equal(got, []EffectKind{EffectLimitTurn, EffectPack, EffectDeliver}) {
 			t.Fatalf("effects of the next turn %v", got)
 		}
 	})

@@ -174,6 +174,9 @@ func (s *Service) Create(ctx context.Context, who Caller, in CreateInput, key *K
 	if err := checkLimits(in.Limits); err != nil {
 		return Accepted{}, err
 	}
+	if a, ok, err := s.replay(ctx, key); ok || err != nil {
+		return a, err
+	}
 	if err := s.Judge.Agent(ctx, in.Agent, in.Model); err != nil {
 		return Accepted{}, err
 	}
@@ -214,6 +217,20 @@ func (s *Service) Create(ctx context.Context, who Caller, in CreateInput, key *K
 	}
 	s.after(r)
 	return s.accepted(ctx, r, result)
+}
+
+// replay answers a request that was made before: without asking the world again,
+// which may answer otherwise now.
+func (s *Service) replay(ctx context.Context, key *Key) (Accepted, bool, error) {
+	if key == nil {
+		return Accepted{}, false, nil
+	}
+	result, err := s.Store.Replay(ctx, key)
+	if err != nil || result == "" {
+		return Accepted{}, false, err
+	}
+	a, err := s.accepted(ctx, Result{Replayed: result}, result)
+	return a, true, err
 }
 
 // accepted reads back what a saved or replayed result names.
@@ -272,6 +289,9 @@ func (s *Service) Prompt(ctx context.Context, who Caller, id ID, in PromptInput,
 	a, err := s.Get(ctx, who, id)
 	if err != nil {
 		return Accepted{}, err
+	}
+	if a, ok, err := s.replay(ctx, key); ok || err != nil {
+		return a, err
 	}
 	if err := s.Judge.Agent(ctx, a.Session.Agent, a.Session.Model); err != nil {
 		return Accepted{}, err

@@ -240,6 +240,12 @@ type Aggregate struct {
 // Undelivered says that there is packed work which the remote does not have.
 func (s *Session) Undelivered() bool { return s.PackOID != "" && s.PackOID != s.DeliveredOID }
 
+// Discardable says that there is work which discard can drop: packed and not
+// delivered, or refused when it was packed and so still in the sandbox.
+func (s *Session) Discardable(last *Turn) bool {
+	return s.Undelivered() || last != nil && last.Delivery.State == DeliveryFailed && last.PackOID == ""
+}
+
 // EffectKind names what must be done in the world.
 type EffectKind string
 
@@ -248,7 +254,8 @@ const (
 	EffectStartSandbox   EffectKind = "start_sandbox"
 	EffectSendPrompt     EffectKind = "send_prompt"
 	EffectCancelTurn     EffectKind = "cancel_turn"
-	EffectForceEnd       EffectKind = "force_end" // the turn did not stop in time
+	EffectForceEnd       EffectKind = "force_end"  // the turn did not stop in time
+	EffectLimitTurn      EffectKind = "limit_turn" // the driver did not keep the turn's total limit
 	EffectPack           EffectKind = "pack"
 	EffectDeliver        EffectKind = "deliver"
 	EffectDiscard        EffectKind = "discard"

@@ -21,6 +21,8 @@ type Store interface {
 	// saves what fn returns by compare-and-swap on the version, with its effects. An
 	// error of fn is returned as it is and nothing is saved. fn may be called again.
 	Update(ctx context.Context, id ID, key *Key, fn func(Aggregate) (Change, error)) (Result, error)
+	// Replay returns the result that a key was used for; empty when it was not used.
+	Replay(ctx context.Context, key *Key) (string, error)
 	// Get returns a session with its open turn, queue and last turn.
 	Get(ctx context.Context, id ID) (Aggregate, error)
 	// List returns sessions, newest first, below the cursor (empty: from the top).

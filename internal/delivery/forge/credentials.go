@@ -109,3 +109,32 @@ func match(line string, r Remote) (login Credential, p string, ok bool) {
 func repositoryPath(p string) string {
 	return strings.TrimSuffix(strings.TrimRight(p, "/"), ".git")
 }
+
+// Secrets are all passwords that there are now, to be masked and looked for. What
+// cannot be read gives none: [Credentials.For] tells of that.
+func (c *Credentials) Secrets() [][]byte {
+	var out [][]byte
+	if c == nil {
+		return nil
+	}
+	for _, t := range c.Tokens {
+		out = append(out, []byte(t.Password))
+	}
+	if c.File == "" {
+		return out
+	}
+	raw, err := os.ReadFile(c.File)
+	if err != nil {
+		return out
+	}
+	for line := range strings.Lines(string(raw)) {
+		u, err := url.Parse(strings.TrimSpace(line))
+		if err != nil || u.User == nil {
+			continue
+		}
+		if p, ok := u.User.Password(); ok && p != "" {
+			out = append(out, []byte(p))
+		}
+	}
+	return out
+}

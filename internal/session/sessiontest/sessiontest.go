@@ -203,6 +203,12 @@ func keys(t *testing.T, s Store) {
 	if err != nil || first.Replayed != "" {
 		t.Fatalf("%+v %v", first, err)
 	}
+	if r, err := s.Replay(t.Context(), key); err != nil || r == "" {
+		t.Fatalf("the key is not known: %q %v", r, err)
+	}
+	if r, err := s.Replay(t.Context(), &session.Key{Identity: "me", Operation: "prompt", Key: "unused", BodyHash: "h", Now: at}); err != nil || r != "" {
+		t.Fatalf("an unused key names %q, %v", r, err)
+	}
 	again, err := tryApply(t, s, id, key, prompt("one"))
 	if err != nil || again.Replayed == "" || len(again.Aggregate.Queue) != 0 {
 		t.Fatalf("the second use stored something or answered anew: %+v %v", again, err)

@@ -143,6 +143,11 @@ func saveRest(ctx context.Context, q *db.Queries, c *session.Change) error {
 	return nil
 }
 
+// Replay implements session.Store.
+func (s *Store) Replay(ctx context.Context, key *session.Key) (string, error) {
+	return findKey(ctx, db.New(s.r), key)
+}
+
 // findKey returns what the key named before; empty when it was not used.
 func findKey(ctx context.Context, q *db.Queries, key *session.Key) (string, error) {
 	row, err := q.GetKey(ctx, db.GetKeyParams{Identity: key.Identity, Operation: key.Operation, Key: key.Key, Expires: micros(key.Now)})

@@ -244,7 +244,9 @@ func serve(ctx context.Context, listen, portFile string, h http.Handler, out io.
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 		_ = srv.Close() // open streams are cut; nobody waits for a stand-in
-		<-ended
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
 		return nil
 	}
 }

@@ -92,7 +92,7 @@ func (a *sdkAgent) Prompt(ctx context.Context, r sdk.PromptRequest) (sdk.PromptR
 			Options: []sdk.PermissionOption{{OptionId: "no", Name: "No", Kind: sdk.PermissionOptionKindRejectOnce}, {OptionId: "yes", Name: "Yes", Kind: sdk.PermissionOptionKindAllowOnce}},
 		})
 		if err != nil || p.Outcome.Selected == nil || p.Outcome.Selected.OptionId != "yes" {
-			return sdk.PromptResponse{}, fmt.Errorf("permission: %v", err)
+			return sdk.PromptResponse{}, fmt.Errorf("permission: %w", err)
 		}
 		if _, err := a.conn.WriteTextFile(ctx, sdk.WriteTextFileRequest{SessionId: r.SessionId, Path: "/x", Content: "y"}); err == nil {
 			return sdk.PromptResponse{}, errors.New("a file was written that nobody offered to write")

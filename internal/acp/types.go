@@ -90,14 +90,14 @@ type AuthenticateRequest struct {
 	Meta     json.RawMessage `json:"_meta,omitempty"`
 }
 
-// NewSessionRequest, for session/new. CWD is absolute; MCPServers is never nil on the wire.
+// NewSessionRequest is for session/new. CWD is absolute; MCPServers is never nil on the wire.
 type NewSessionRequest struct {
 	CWD        string            `json:"cwd"`
 	MCPServers []json.RawMessage `json:"mcpServers"`
 	Meta       json.RawMessage   `json:"_meta,omitempty"`
 }
 
-// LoadSessionRequest, for session/load and session/resume.
+// LoadSessionRequest is for session/load and session/resume.
 type LoadSessionRequest struct {
 	SessionID  string            `json:"sessionId"`
 	CWD        string            `json:"cwd"`

@@ -27,7 +27,6 @@ type registry struct {
 	stalled chan string              // paths that wait
 	tamper  bool
 	tarball map[string][]byte
-	names   map[string]string
 }
 
 const (

@@ -59,7 +59,9 @@ func (a *app) follow(ctx context.Context, f *following) (int, error) {
 			}
 			if leave {
 				cancel()
-				<-ended
+				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+					a.note("%s", sanitizeBlock(err.Error()))
+				}
 				a.note("Detached; the turn goes on. See it again: hearth attach %s", sanitizeLine(f.session.ID))
 				return exitOK, nil
 			}

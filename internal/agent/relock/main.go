@@ -96,7 +96,7 @@ func relock(ctx context.Context, name string, src []byte, file string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }() // below the system's temporary folder
 	if err := os.WriteFile(filepath.Join(tmp, "package.json"), raw, 0o644); err != nil {
 		return err
 	}

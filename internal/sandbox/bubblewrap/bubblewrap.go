@@ -97,6 +97,9 @@ func New(cfg Config) (*Provider, error) {
 	if err := os.MkdirAll(p.boxesDir(), 0o711); err != nil {
 		return nil, fmt.Errorf("make the sandbox state folder: %w", err)
 	}
+	if err := local.SweepNew(p.boxesDir()); err != nil {
+		return nil, fmt.Errorf("clear the sandbox state folder: %w", err)
+	}
 	return p, nil
 }
 
@@ -143,6 +146,15 @@ func (b box) load() (record, error) {
 		return r, fmt.Errorf("read the record of sandbox %s: %w", b.id, err)
 	}
 	return r, nil
+}
+
+// make makes the sandbox's folder with its record: there is none without.
+func (b box) make(r record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return local.NewFolder(b.dir, 0o711, filepath.Base(b.record()), data, 0o600)
 }
 
 func (b box) save(r record) error {

@@ -51,7 +51,12 @@ func (p *Provider) Create(ctx context.Context, s sandbox.Spec) (h sandbox.Handle
 		return sandbox.Handle{}, err
 	}
 	b := p.box(s.ID)
-	if err := os.Mkdir(b.dir, 0o711); err != nil {
+	r := record{Version: 1, ID: s.ID, Labels: s.Labels, Created: p.now().UTC(), Root: root.Digest, Spec: s}
+	r.Binds = append(slices.Concat(root.Binds, s.Binds), sandbox.Bind{Source: b.hosts(), Target: "/etc/hosts"})
+	if s.DoorDir != "" {
+		r.Binds = append(r.Binds, sandbox.Bind{Source: s.DoorDir, Target: sandbox.PathDoors})
+	}
+	if err := b.make(r); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return sandbox.Handle{}, fault.New(fault.SandboxStartFailed, "There is a sandbox %s already: ids are used once.", s.ID)
 		}
@@ -62,13 +67,7 @@ func (p *Provider) Create(ctx context.Context, s sandbox.Spec) (h sandbox.Handle
 			err = errors.Join(err, local.RemoveAll(b.dir))
 		}
 	}()
-	r := record{Version: 1, ID: s.ID, Labels: s.Labels, Created: p.now().UTC(), Root: root.Digest, Spec: s}
-	r.Binds = append(slices.Concat(root.Binds, s.Binds), sandbox.Bind{Source: b.hosts(), Target: "/etc/hosts"})
-	if s.DoorDir != "" {
-		r.Binds = append(r.Binds, sandbox.Bind{Source: s.DoorDir, Target: sandbox.PathDoors})
-	}
 	steps := []func() error{
-		func() error { return b.save(r) },
 		func() error { return local.WriteFile(b.hosts(), local.HostsFile(s), 0o644) },
 		func() error { return p.copyTree(ctx, root.Dir, b.root()) },
 		func() error { r.Ready = true; return b.save(r) },

@@ -85,9 +85,9 @@ func (p *Provider) Exec(ctx context.Context, h sandbox.Handle, c sandbox.Command
 	case err = <-done:
 	case <-ctx.Done():
 		_ = local.KillAll(context.WithoutCancel(ctx), killDeadline, func() []int { return append(children(cmd.Process.Pid), cmd.Process.Pid) })
-		<-done
+		err = <-done
 		streams.Drain()
-		return none, fault.Wrap(ctx.Err(), fault.SandboxUnreachable, "The command was ended before it was done.")
+		return none, fault.Wrap(errors.Join(ctx.Err(), err), fault.SandboxUnreachable, "The command was ended before it was done.")
 	}
 	streams.Drain()
 	var failed *exec.ExitError

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/sandbox"
+	"github.com/hearthd/hearth/internal/sandbox/internal/local"
 )
 
 const probeDeadline = 30 * time.Second
@@ -45,6 +46,7 @@ func (p *Provider) Probe(ctx context.Context) (sandbox.Probe, error) {
 }
 
 func (p *Provider) probe(ctx context.Context, say func(name string, err error, detail, remedy string) bool, out *sandbox.Probe) {
+	p.sweepProbes(ctx)
 	version, err := exec.CommandContext(ctx, p.bwrap, "--version").Output()
 	out.Build = strings.TrimSpace(string(version))
 	if !say("runtime", err, out.Build+" is installed.", "Install the package bubblewrap.") {
@@ -58,7 +60,7 @@ func (p *Provider) probe(ctx context.Context, say func(name string, err error, d
 	var tail [6]byte
 	_, _ = rand.Read(tail[:])
 	id := "probe-" + hex.EncodeToString(tail[:])
-	doors, err := os.MkdirTemp(p.cfg.StateDir, "probe-")
+	doors, err := local.ProbeFolder(p.cfg.StateDir)
 	if err == nil {
 		defer os.RemoveAll(doors)
 		err = errors.Join(os.Chmod(doors, 0o755), os.WriteFile(filepath.Join(doors, "canary"), []byte(id), 0o644))
@@ -66,7 +68,7 @@ func (p *Provider) probe(ctx context.Context, say func(name string, err error, d
 	var h sandbox.Handle
 	if err == nil {
 		h, err = p.Create(ctx, sandbox.Spec{
-			ID: id, Labels: map[string]string{"probe": "true"}, Root: sandbox.Root{Kind: "host"}, DoorDir: doors,
+			ID: id, Labels: map[string]string{probeLabel: local.Maker()}, Root: sandbox.Root{Kind: "host"}, DoorDir: doors,
 			Command: []string{"/usr/bin/sleep", "3600"},
 		})
 	}
@@ -85,6 +87,24 @@ func (p *Provider) probe(ctx context.Context, say func(name string, err error, d
 	say("network", p.probeNetwork(ctx, h), "Only the loopback interface is inside.", "Do not use this machine: the sandbox is not cut off.")
 }
 
+// probeLabel bears who made a sandbox for a self-test.
+const probeLabel = "probe"
+
+// sweepProbes deletes what self-tests of killed processes have left.
+func (p *Provider) sweepProbes(ctx context.Context) {
+	infos, err := p.List(ctx, nil)
+	if err != nil {
+		p.log.Warn("look for sandboxes of former self-tests", "error", err)
+	}
+	for _, i := range infos {
+		if maker, ok := i.Labels[probeLabel]; ok && !local.MakerAlive(maker) {
+			if err := p.Delete(ctx, i.Handle); err != nil {
+				p.log.Warn("delete the sandbox of a former self-test", "sandbox", i.Handle.ID, "error", err)
+			}
+		}
+	}
+}
+
 func (p *Provider) probeCanary(ctx context.Context, h sandbox.Handle, want, host string) error {
 	got, err := p.ReadFile(ctx, h, sandbox.PathDoors+"/canary", 1<<10)
 	if err != nil {
@@ -94,7 +114,7 @@ func (p *Provider) probeCanary(ctx context.Context, h sandbox.Handle, want, host
 		return errors.New("the file shown inside is another one")
 	}
 	if _, err := p.ReadFile(ctx, h, host, 1<<10); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the host's path %s is seen inside (%v)", host, err)
+		return fmt.Errorf("the host's path %s is seen inside: %w", host, errors.Join(err, errSeen))
 	}
 	return nil
 }
@@ -112,3 +132,6 @@ func (p *Provider) probeNetwork(ctx context.Context, h sandbox.Handle) error {
 	}
 	return nil
 }
+
+// errSeen stands for a file that should not be there and could be read.
+var errSeen = errors.New("it should not be there")

@@ -49,7 +49,16 @@ func (p *Provider) Create(ctx context.Context, s sandbox.Spec) (h sandbox.Handle
 	defer p.sharing.RUnlock()
 
 	b := p.box(s.ID)
-	if err := os.Mkdir(b.dir, 0o711); err != nil {
+	r := record{
+		Version:   1,
+		ID:        s.ID,
+		Labels:    s.Labels,
+		Created:   p.now().UTC(),
+		Root:      root.Digest,
+		Cgroup:    p.cgroups.path(s.ID),
+		DiskBytes: s.Limits.DiskBytes,
+	}
+	if err := b.make(r); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return sandbox.Handle{}, fault.New(fault.SandboxStartFailed, "There is a sandbox %s already: ids are used once.", s.ID)
 		}
@@ -65,18 +74,6 @@ func (p *Provider) Create(ctx context.Context, s sandbox.Spec) (h sandbox.Handle
 			err = errors.Join(err, fmt.Errorf("clean up after it: %w", left))
 		}
 	}()
-	r := record{
-		Version:   1,
-		ID:        s.ID,
-		Labels:    s.Labels,
-		Created:   p.now().UTC(),
-		Root:      root.Digest,
-		Cgroup:    p.cgroups.path(s.ID),
-		DiskBytes: s.Limits.DiskBytes,
-	}
-	if err := b.save(r); err != nil {
-		return sandbox.Handle{}, startFault(err, "The sandbox's record could not be written.")
-	}
 	if err := p.bundle(b, s, root, r.Cgroup); err != nil {
 		return sandbox.Handle{}, startFault(err, "The sandbox's configuration could not be written.")
 	}

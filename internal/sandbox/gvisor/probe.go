@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/sandbox"
+	"github.com/hearthd/hearth/internal/sandbox/internal/local"
 )
 
 const probeDeadline = 30 * time.Second
@@ -50,6 +51,7 @@ func (p *Provider) Probe(ctx context.Context) (sandbox.Probe, error) {
 }
 
 func (p *Provider) probe(ctx context.Context, say func(name string, err error, detail, remedy string) bool, out *sandbox.Probe) {
+	p.sweepProbes(ctx)
 	version, err := p.runtimeVersion(ctx)
 	out.Build = version
 	if !say("runtime", err, "gVisor "+version+" is part of this program.", "Use a program that was built with `make`.") {
@@ -70,7 +72,7 @@ func (p *Provider) probe(ctx context.Context, say func(name string, err error, d
 	var tail [6]byte
 	_, _ = rand.Read(tail[:])
 	id := "probe-" + hex.EncodeToString(tail[:])
-	doors, err := os.MkdirTemp(p.cfg.StateDir, "probe-")
+	doors, err := local.ProbeFolder(p.cfg.StateDir)
 	if err == nil {
 		defer os.RemoveAll(doors)
 		err = errors.Join(os.Chmod(doors, 0o755), os.WriteFile(filepath.Join(doors, "canary"), []byte(id), 0o644))
@@ -81,7 +83,7 @@ func (p *Provider) probe(ctx context.Context, say func(name string, err error, d
 	}
 	h, err := p.Create(ctx, sandbox.Spec{
 		ID:      id,
-		Labels:  map[string]string{"probe": "true"},
+		Labels:  map[string]string{probeLabel: local.Maker()},
 		Root:    sandbox.Root{Kind: "host"},
 		Binds:   []sandbox.Bind{{Source: p.cfg.Executable, Target: sandbox.PathDriver}},
 		DoorDir: doors,
@@ -103,6 +105,24 @@ func (p *Provider) probe(ctx context.Context, say func(name string, err error, d
 	say("network", p.probeNetwork(ctx, h), "Only the loopback interface is inside.", "Do not use this machine: the sandbox is not cut off.")
 }
 
+// probeLabel bears who made a sandbox for a self-test.
+const probeLabel = "probe"
+
+// sweepProbes deletes what self-tests of killed processes have left.
+func (p *Provider) sweepProbes(ctx context.Context) {
+	infos, err := p.List(ctx, nil)
+	if err != nil {
+		p.log.Warn("look for sandboxes of former self-tests", "error", err)
+	}
+	for _, i := range infos {
+		if maker, ok := i.Labels[probeLabel]; ok && !local.MakerAlive(maker) {
+			if err := p.Delete(ctx, i.Handle); err != nil {
+				p.log.Warn("delete the sandbox of a former self-test", "sandbox", i.Handle.ID, "error", err)
+			}
+		}
+	}
+}
+
 func (p *Provider) probeCanary(ctx context.Context, h sandbox.Handle, want, host string) error {
 	got, err := p.ReadFile(ctx, h, sandbox.PathDoors+"/canary", 1<<10)
 	if err != nil {
@@ -112,7 +132,7 @@ func (p *Provider) probeCanary(ctx context.Context, h sandbox.Handle, want, host
 		return fmt.Errorf("the file shown inside is another one")
 	}
 	if _, err := p.ReadFile(ctx, h, host, 1<<10); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the host's path %s is seen inside (%v)", host, err)
+		return fmt.Errorf("the host's path %s is seen inside: %w", host, errors.Join(err, errSeen))
 	}
 	return nil
 }
@@ -155,3 +175,6 @@ func (p *Provider) runtimeVersion(ctx context.Context) (string, error) {
 	}
 	return version, nil
 }
+
+// errSeen stands for a file that should not be there and could be read.
+var errSeen = errors.New("it should not be there")

@@ -59,6 +59,15 @@ func (b box) load() (record, error) {
 	return r, nil
 }
 
+// make makes the sandbox's folder with its record: there is none without.
+func (b box) make(r record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return local.NewFolder(b.dir, 0o711, filepath.Base(b.record()), append(data, '\n'), 0o600)
+}
+
 func (b box) save(r record) error {
 	data, err := json.Marshal(r)
 	if err != nil {

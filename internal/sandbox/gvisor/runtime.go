@@ -175,6 +175,9 @@ func startFault(err error, format string, args ...any) error {
 		return err
 	}
 	message := fmt.Sprintf(format, args...)
+	if text := err.Error(); strings.Contains(text, "fork/exec") && strings.Contains(text, unix.ENOSPC.Error()) { // clone(2): a limit of namespaces
+		return fault.Wrap(err, fault.SandboxUnsupported, "%s The kernel allows no more user namespaces here (user.max_user_namespaces).", message)
+	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || strings.Contains(err.Error(), unix.ENOSPC.Error()) {
 		return fault.Wrap(err, fault.DiskFull, "%s The server's disk is full.", message)
 	}

@@ -104,7 +104,7 @@ func (s *Store) remember(ref, digest string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // gone when it was renamed
 	_, err = f.WriteString(digest + "\n")
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err

@@ -141,7 +141,7 @@ func (s *Store) make(ctx context.Context, name string, build func(dir string) er
 	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return "", fmt.Errorf("make a temporary root: %w", err)
 	}
-	defer local.RemoveAll(tmp)
+	defer func() { _ = local.RemoveAll(tmp) }() // gone when it was renamed; the next start clears it as well
 	if err := build(tmp); err != nil {
 		return "", err
 	}

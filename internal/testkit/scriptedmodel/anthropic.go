@@ -153,7 +153,7 @@ func anthropicBlocks(raw json.RawMessage) ([]anthropicBlock, error) {
 	}
 	var blocks []anthropicBlock
 	if err := json.Unmarshal(raw, &blocks); err != nil {
-		return nil, fmt.Errorf("Input should be a valid list") //nolint:staticcheck // the service's words
+		return nil, fmt.Errorf("Input should be a valid list")
 	}
 	return blocks, nil
 }

@@ -385,7 +385,7 @@ func responsesSSE(r io.Reader) (answer, error) {
 			state = to
 			return ok
 		}
-		ok := true
+		var ok bool
 		switch e.name {
 		case "response.created":
 			ok = step("new", "created") && str(m, "response", "status") == "in_progress"

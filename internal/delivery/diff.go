@@ -232,7 +232,6 @@ func (c *Change) setPath(p []byte) {
 type clipped struct {
 	w    io.Writer
 	left int64
-	line []byte
 	cut  bool
 	err  error // of w
 }

@@ -166,7 +166,7 @@ func (s *Store) initBare(ctx context.Context, dir, format string, finish func(di
 	if err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }() // the next start clears it as well
 	made := filepath.Join(tmp, "r.git")
 	_, _, err = s.cfg.Git.Run(ctx, gitcmd.Run{
 		Args:    []string{"init", "--quiet", "--bare", "--template=", "--object-format=" + format, made},

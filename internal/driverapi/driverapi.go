@@ -132,7 +132,7 @@ type Repo struct {
 	// WorkURL is where the sandbox finds BaseOID when the origin does not have it:
 	// work that was packed and not delivered. Empty: nowhere.
 	WorkURL string `json:"workUrl,omitempty"`
-	Format  string   `json:"format"`  // object format, sha1 or sha256
+	Format  string `json:"format"` // object format, sha1 or sha256
 }
 
 // Person is an author or committer.

@@ -71,8 +71,12 @@ type counted struct {
 
 // sandboxID names the n-th attempt at a generation: unique for ever.
 func sandboxID(id session.ID, gen int64, attempt int) string {
-	tail := string(id[len("ses_"):])
-	return fmt.Sprintf("h%s-%d-%d", tail, gen, attempt)
+	return fmt.Sprintf("%s%d", sandboxPrefix(id, gen), attempt)
+}
+
+// sandboxPrefix begins the names of all attempts at a generation.
+func sandboxPrefix(id session.ID, gen int64) string {
+	return fmt.Sprintf("h%s-%d-", id[len("ses_"):], gen)
 }
 
 // labels of a session's sandboxes.
@@ -202,7 +206,7 @@ func (b *box) allow() []string {
 // git makes the git door: the session's repository at the forge, and its packed work.
 func (b *box) git(s session.Session) (http.Handler, error) {
 	mux := http.NewServeMux()
-	work, err := gitdoor.Local(b.r.cfg.Delivery.Path(string(s.ID)))
+	work, err := gitdoor.Local(b.r.cfg.Delivery.Path(string(s.ID)), b.log)
 	if err != nil {
 		return nil, err
 	}

@@ -367,6 +367,16 @@ func (r *Runner) remove(ctx context.Context, id session.ID, gen int64, handle st
 			return fmt.Errorf("remove doors folder: %w", err)
 		}
 	}
+	// Doors may have been opened for a sandbox that was never made.
+	doors, err := filepath.Glob(filepath.Join(r.cfg.DoorsDir, sandboxPrefix(id, gen)+"*"))
+	if err != nil {
+		return fmt.Errorf("list doors folders: %w", err)
+	}
+	for _, d := range doors {
+		if err := os.RemoveAll(d); err != nil {
+			return fmt.Errorf("remove doors folder: %w", err)
+		}
+	}
 	return nil
 }
 

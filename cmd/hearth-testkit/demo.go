@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hearthd/hearth/client"
 	"github.com/hearthd/hearth/internal/testkit/gitserver"
 	"github.com/hearthd/hearth/internal/testkit/sample"
 	"github.com/hearthd/hearth/internal/testkit/script"
@@ -54,7 +55,8 @@ func demo(ctx context.Context, args []string, out, errOut io.Writer) error {
 		}
 		*p.to = abs
 	}
-	d.env = append(os.Environ(), "HEARTH_STATE_DIR="+filepath.Join(d.dir, "state"))
+	// The sandbox goes as soon as the turn has ended: nothing of the demonstration stays behind.
+	d.env = append(os.Environ(), "HEARTH_SANDBOX_IDLE=1s")
 	if *agentsDir != "" {
 		abs, err := filepath.Abs(*agentsDir)
 		if err != nil {
@@ -130,7 +132,7 @@ func (d *demonstration) run(ctx context.Context) error {
 		}
 		c, cancel := context.WithTimeout(context.WithoutCancel(gctx), 30*time.Second)
 		defer cancel()
-		return errors.Join(runErr, d.stopServer(c))
+		return errors.Join(runErr, d.settled(c), d.stopServer(c))
 	})
 	return g.Wait()
 }
@@ -166,6 +168,7 @@ func serveIn(ctx context.Context, g *errgroup.Group, h http.Handler) (string, er
 
 // hearthRun runs the program with the person's own terminal; interrupts reach it as they are.
 func (d *demonstration) hearthRun(ctx context.Context, args ...string) error {
+	args = append([]string{"--state-dir", filepath.Join(d.dir, "state")}, args...)
 	cmd := exec.Command(d.hearth, args...) //nolint:noctx // an interrupt reaches it by the terminal, and it asks what to do
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = d.env, os.Stdin, d.out, d.errOut
 	if err := cmd.Start(); err != nil {
@@ -221,6 +224,37 @@ func (d *demonstration) readBack(ctx context.Context, url, dir string, before ma
 		return nil
 	}
 	return errors.New("nothing new is on the remote")
+}
+
+// settled waits until the server has no sandbox any more.
+func (d *demonstration) settled(ctx context.Context) error {
+	state := filepath.Join(d.dir, "state")
+	raw, err := os.ReadFile(filepath.Join(state, "server.json"))
+	if err != nil {
+		return nil //nolint:nilerr // no server, no sandboxes of its
+	}
+	token, err := os.ReadFile(filepath.Join(state, "owner-token"))
+	var s struct{ Address string }
+	if err := errors.Join(err, json.Unmarshal(raw, &s)); err != nil {
+		return fmt.Errorf("find the server: %w", err)
+	}
+	api, err := client.New(s.Address, strings.TrimSpace(string(token)), nil)
+	if err != nil {
+		return err
+	}
+	t := time.NewTicker(200 * time.Millisecond)
+	defer t.Stop()
+	for {
+		c, err := api.Capabilities(ctx)
+		if err == nil && c.Sandbox.Live == 0 {
+			return nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return errors.Join(err, fmt.Errorf("%d sandboxes are still there", c.Sandbox.Live))
+		}
+	}
 }
 
 // stopServer ends the demonstration's server, if it runs, by its recorded pid.

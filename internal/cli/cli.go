@@ -127,6 +127,17 @@ func Main(ctx context.Context, args []string, e Env) int {
 	return a.explain(cmd, err)
 }
 
+// self is how to call this program again for the same server.
+func (a *app) self() string {
+	switch {
+	case a.server != "":
+		return "hearth --server " + sanitizeLine(a.server)
+	case a.stateDir != "":
+		return "hearth --state-dir " + sanitizeLine(a.stateDir)
+	}
+	return "hearth"
+}
+
 // usageError is a command line that cannot be understood.
 type usageError struct{ error }
 
@@ -150,6 +161,9 @@ func (a *app) explain(cmd *cobra.Command, err error) int {
 		sentence = strings.ToUpper(err.Error()[:1]) + err.Error()[1:]
 		if isUsage(err) {
 			status, remedy = fault.KindInvalid.ExitStatus(), "Run `"+cmd.CommandPath()+" --help`."
+			if strings.HasPrefix(sentence, "unknown shorthand flag") || strings.HasPrefix(sentence, "unknown flag") {
+				remedy += " A text that begins with a dash goes behind --, or comes from stdin with -."
+			}
 		}
 	}
 	st := a.style(a.Stderr)

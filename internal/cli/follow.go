@@ -62,7 +62,7 @@ func (a *app) follow(ctx context.Context, f *following) (int, error) {
 				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 					a.note("%s", sanitizeBlock(err.Error()))
 				}
-				a.note("Detached; the turn goes on. See it again: hearth attach %s", sanitizeLine(f.session.ID))
+				a.note("Detached; the turn goes on. See it again: %s attach %s", a.self(), sanitizeLine(f.session.ID))
 				return exitOK, nil
 			}
 		}

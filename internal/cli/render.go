@@ -59,6 +59,7 @@ type textSink struct {
 	st   style
 	live bool // w is a terminal: a line may be written over
 	now  func() time.Time
+	self string // how this program was called, for what to try next
 
 	column  bool   // the cursor is behind text
 	pending string // the call whose line may still be written over
@@ -73,8 +74,8 @@ type toolLine struct {
 	done  bool
 }
 
-func newTextSink(w io.Writer, st style, live bool, now func() time.Time) *textSink {
-	return &textSink{w: w, st: st, live: live, now: now, tools: map[string]*toolLine{}, plan: map[string]string{}}
+func newTextSink(w io.Writer, st style, live bool, now func() time.Time, self string) *textSink {
+	return &textSink{w: w, st: st, live: live, now: now, self: self, tools: map[string]*toolLine{}, plan: map[string]string{}}
 }
 
 func (t *textSink) write(s string) {
@@ -317,7 +318,7 @@ func (t *textSink) end(s *client.Session, turn *client.Turn, _ int) {
 	if turn.Truncated != "" {
 		t.row("Missing", "the conversation lacks its end: "+sanitizeLine(turn.Truncated))
 	}
-	for _, n := range next(s, turn) {
+	for _, n := range next(t.self, s, turn) {
 		t.row("Next", n)
 	}
 }
@@ -376,7 +377,7 @@ func phases(t *client.Times) string {
 }
 
 // next is what to try after a turn.
-func next(s *client.Session, t *client.Turn) []string {
+func next(self string, s *client.Session, t *client.Turn) []string {
 	id := sanitizeLine(s.ID)
 	var out []string
 	if t.State == "failed" && t.Remedy != "" {
@@ -385,13 +386,13 @@ func next(s *client.Session, t *client.Turn) []string {
 	if d := t.Delivery; d != nil {
 		switch {
 		case d.State == "held" && s.Repo != "", d.State == "failed":
-			out = append(out, "hearth deliver "+id+"   or   hearth discard "+id)
+			out = append(out, self+" deliver "+id+"   or   "+self+" discard "+id)
 		}
 	}
 	if t.Commit != "" {
-		out = append(out, "hearth diff "+id)
+		out = append(out, self+" diff "+id)
 	}
-	return append(out, "hearth prompt "+id+` "…"`)
+	return append(out, self+" prompt "+id+` "…"`)
 }
 
 func millis(ms int64) string { return seconds(time.Duration(ms) * time.Millisecond) }

@@ -21,7 +21,7 @@ Exit status: 0 completed · 10 completed, but the work did not reach the remote 
 7 exhausted, 8 unavailable, 9 timeout.`
 
 func (a *app) sink() sink {
-	return newTextSink(a.Stdout, a.style(a.Stdout), a.IsTerminal(a.Stdout) && a.Getenv("TERM") != "dumb", a.Now)
+	return newTextSink(a.Stdout, a.style(a.Stdout), a.IsTerminal(a.Stdout) && a.Getenv("TERM") != "dumb", a.Now, a.self())
 }
 
 func (a *app) sinkFor(cmd *cobra.Command) sink {

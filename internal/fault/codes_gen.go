@@ -249,7 +249,7 @@ var order = []Code{
 var infos = map[Code]Info{
 	InternalError:            {InternalError, "internal", "Something went wrong inside Hearth.", "Look up the request id in the server's log and report it.", false},
 	InvalidInput:             {InvalidInput, "invalid", "The request is not well formed.", "Correct the fields that the details name.", false},
-	Unauthenticated:          {Unauthenticated, "unauthenticated", "No valid token was given.", "Send the owner token or an API token as a bearer token.", false},
+	Unauthenticated:          {Unauthenticated, "unauthenticated", "No valid token was given.", "Send the owner token as a bearer token; it is in the file owner-token of the state folder.", false},
 	SessionNotFound:          {SessionNotFound, "not_found", "There is no such session.", "List the sessions to see those that exist.", false},
 	TurnNotFound:             {TurnNotFound, "not_found", "There is no such turn in this session.", "Read the session to see its turns.", false},
 	RouteNotFound:            {RouteNotFound, "not_found", "There is nothing at this address.", "Look up the path in /openapi.json.", false},

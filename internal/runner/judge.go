@@ -49,6 +49,9 @@ func (r *Runner) Repository(ctx context.Context, ask session.RepositoryAsk) (ses
 		return session.Repository{}, err
 	}
 	repo, err := r.cfg.Forge.Check(ctx, remote, cred)
+	if fault.CodeOf(err) == fault.ForgeUnavailable { // there is no work yet that could be kept
+		return session.Repository{}, fault.Wrap(err, fault.RepositoryUnreachable, "%s", fault.From(err).Sentence())
+	}
 	if err != nil {
 		return session.Repository{}, err
 	}

@@ -390,8 +390,9 @@ func authenticate(ctx context.Context, db *sqlite.Store, token string) (session.
 
 // selfTest is the provider's own test, run once at start.
 type selfTest struct {
-	done chan struct{}
-	err  error // once done
+	done  chan struct{}
+	err   error         // once done
+	probe sandbox.Probe // once done
 }
 
 func (t *selfTest) run(ctx context.Context, p sandbox.Provider, log *slog.Logger) {
@@ -401,6 +402,7 @@ func (t *selfTest) run(ctx context.Context, p sandbox.Provider, log *slog.Logger
 		t.err = fault.Wrap(err, fault.SandboxUnsupported, "The sandbox's self-test was cut short.")
 		return
 	}
+	t.probe = res
 	for _, c := range res.Checks {
 		if !c.OK {
 			t.err = fault.New(fault.SandboxUnsupported, "%s: %s", c.Name, c.Detail)

@@ -94,6 +94,7 @@ type Turn struct {
 	Message    string          `json:"message,omitempty"`
 	Remedy     string          `json:"remedy,omitempty"`
 	Commits    int64           `json:"commits,omitempty"`
+	Notes      []string        `json:"notes,omitempty"` // what was left out or altered when the work was packed
 	Commit     string          `json:"commit,omitempty"`
 	DiffStat   string          `json:"diffStat,omitempty"`
 	Delivery   *Delivery       `json:"delivery,omitempty"`

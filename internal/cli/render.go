@@ -304,6 +304,9 @@ func (t *textSink) end(s *client.Session, turn *client.Turn, _ int) {
 	if turn.DiffStat != "" {
 		t.row("Changes", diffStat(turn))
 	}
+	for _, n := range turn.Notes {
+		t.row("Note", sanitizeLine(n))
+	}
 	if p := phases(&turn.Times); p != "" {
 		t.row("Time", p)
 	}

@@ -66,12 +66,12 @@ func Listen(path string, log *slog.Logger) (*Set, error) {
 	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old doors socket: %w", err)
 	}
-	ln, err := net.Listen("unix", made)
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen on doors socket: %w", err)
 	}
 	// The file stays when the server ends: a sandbox that dials meanwhile is refused, not told that there is none.
-	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	ln.SetUnlinkOnClose(false)
 	if err := os.Chmod(made, 0o666); err != nil {
 		return nil, errors.Join(fmt.Errorf("open doors socket: %w", err), ln.Close(), os.Remove(made))
 	}
@@ -136,7 +136,7 @@ func (s *Set) serve(ctx context.Context, conn net.Conn) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	r := bufio.NewReaderSize(conn, maxLine)
-	if err := conn.SetReadDeadline(time.Now().Add(lineDeadline)); err != nil { //nolint:forbidigo // a socket deadline is wall time
+	if err := conn.SetReadDeadline(time.Now().Add(lineDeadline)); err != nil { // a socket deadline is wall time
 		return
 	}
 	line, err := r.ReadSlice('\n')
@@ -163,7 +163,7 @@ func (s *Set) serve(ctx context.Context, conn net.Conn) {
 
 // warn logs at most one of its warnings each [warnEvery].
 func (s *Set) warn(msg string, args ...any) {
-	now, last := time.Now().UnixNano(), s.warned.Load() //nolint:forbidigo // only paces the log
+	now, last := time.Now().UnixNano(), s.warned.Load() // only paces the log
 	if now-last >= int64(warnEvery) && s.warned.CompareAndSwap(last, now) {
 		s.log.Warn(msg, args...)
 	}

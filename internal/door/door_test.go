@@ -365,6 +365,7 @@ func TestHTTPKeepsConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
 		if err != nil || string(b) != fmt.Sprintf("POST /%d hi", i) {
 			t.Errorf("%q %v", b, err)
 		}
@@ -440,6 +441,7 @@ func TestHTTPStreamsUnbuffered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer resp.Body.Close()
 	one := make([]byte, 3)
 	if _, err := io.ReadFull(resp.Body, one); err != nil {
 		t.Fatal(err)

@@ -30,6 +30,8 @@ const (
 	ModelKeyRejected Code = "MODEL_KEY_REJECTED"
 	// ModelPathRefused: The model door does not pass this request.
 	ModelPathRefused Code = "MODEL_PATH_REFUSED"
+	// ModelFailed: The model provider answered with an error, and the agent gave up.
+	ModelFailed Code = "MODEL_FAILED"
 	// ModelUnreachable: The model provider could not be reached.
 	ModelUnreachable Code = "MODEL_UNREACHABLE"
 	// RepositoryUnreachable: The repository could not be read.
@@ -178,6 +180,7 @@ var order = []Code{
 	ModelKeyMissing,
 	ModelKeyRejected,
 	ModelPathRefused,
+	ModelFailed,
 	ModelUnreachable,
 	RepositoryUnreachable,
 	RepositoryNotWritable,
@@ -260,6 +263,7 @@ var infos = map[Code]Info{
 	ModelKeyMissing:          {ModelKeyMissing, "invalid", "There is no key for the model provider of this agent.", "Start the server with the provider's key in its environment, or choose another agent or model.", false},
 	ModelKeyRejected:         {ModelKeyRejected, "forbidden", "The model provider refused the key.", "Set a valid key on the server, then send the prompt again.", false},
 	ModelPathRefused:         {ModelPathRefused, "forbidden", "The model door does not pass this request.", "Only the provider's model calls are passed.", false},
+	ModelFailed:              {ModelFailed, "unavailable", "The model provider answered with an error, and the agent gave up.", "See the status in the message; send the prompt again later.", true},
 	ModelUnreachable:         {ModelUnreachable, "unavailable", "The model provider could not be reached.", "Check the provider's address and the server's network.", true},
 	RepositoryUnreachable:    {RepositoryUnreachable, "invalid", "The repository could not be read.", "Check the URL and the credential that the server has for it.", false},
 	RepositoryNotWritable:    {RepositoryNotWritable, "invalid", "The repository cannot be written with what was given.", "Give the server a credential with write access.", false},

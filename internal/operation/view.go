@@ -97,6 +97,7 @@ type TurnView struct {
 	Message    string        `json:"message,omitempty"`
 	Remedy     string        `json:"remedy,omitempty"`
 	Commits    int64         `json:"commits,omitempty"`
+	Notes      []string      `json:"notes,omitempty" doc:"what was left out or altered when the work was packed"`
 	Commit     string        `json:"commit,omitempty" doc:"of this turn's packed work"`
 	DiffStat   string        `json:"diffStat,omitempty"`
 	Delivery   *DeliveryView `json:"delivery,omitempty"`
@@ -150,7 +151,7 @@ func viewOfTurn(t *session.Turn, s *session.Session) TurnView {
 	v := TurnView{
 		ID: string(t.ID), Number: t.Number, State: string(t.State), Prompt: t.Prompt, Author: AuthorView(t.Author), Agent: t.Agent,
 		Rung: t.Rung, Generation: t.Generation, StopReason: t.StopReason, End: string(t.End), Code: string(t.Code), Message: t.Message,
-		Commits: t.Commits, Commit: t.PackOID, DiffStat: t.DiffStat, Complete: t.Complete, Truncated: t.Truncated, Times: timesOf(t),
+		Commits: t.Commits, Notes: t.Notes, Commit: t.PackOID, DiffStat: t.DiffStat, Complete: t.Complete, Truncated: t.Truncated, Times: timesOf(t),
 		AcceptedAt: t.AcceptedAt, StartedAt: when(t.StartedAt), SentAt: when(t.SentAt), EndedAt: when(t.EndedAt),
 	}
 	if t.RungFailed != "" && json.Unmarshal([]byte(t.RungFailed), &v.RungFailed) != nil {

@@ -58,10 +58,16 @@ type Recorder struct {
 	MaxBytes int64 // of one turn's parts; 0: 64 MiB
 }
 
+// Told is what the model door knows of a turn.
+type Told struct {
+	Usage  string // as counted, JSON; empty: nothing was used
+	Status int    // of the newest answer to the agent; 0: there was none
+}
+
 // Record follows one turn until its end has been told to the session, or ctx ends.
-// usage is asked for at the end; it is what the model door counted, as JSON.
-func (r *Recorder) Record(ctx context.Context, src Source, id session.ID, t session.Turn, usage func() string) error {
-	w := &turn{r: r, id: id, t: t, mask: transcript.NewMasker(r.Secrets()), check: uistream.NewChecker(string(t.ID)), usage: usage}
+// told is asked at the end.
+func (r *Recorder) Record(ctx context.Context, src Source, id session.ID, t session.Turn, told func() Told) error {
+	w := &turn{r: r, id: id, t: t, mask: transcript.NewMasker(r.Secrets()), check: uistream.NewChecker(string(t.ID)), told: told}
 	if err := w.restore(ctx); err != nil {
 		return err
 	}
@@ -104,7 +110,7 @@ type turn struct {
 	t     session.Turn
 	mask  *transcript.Masker
 	check *uistream.Checker
-	usage func() string
+	told  func() Told
 
 	n       int64 // last part taken
 	content bool  // the agent has said something
@@ -336,10 +342,15 @@ func (w *turn) apply(ctx context.Context, ev session.Event) error {
 }
 
 func (w *turn) done(ctx context.Context, e *driverapi.End, truncated string) error {
+	told := w.told()
 	ev := session.AgentDone{
-		Turn: w.t.ID, Outcome: e.Outcome, Code: fault.Code(e.Code), Clean: e.Clean && w.invalid == "", Truncated: truncated, Usage: w.usage(),
+		Turn: w.t.ID, Outcome: e.Outcome, Code: fault.Code(e.Code), Clean: e.Clean && w.invalid == "", Truncated: truncated, Usage: told.Usage,
 	}
-	if ev.Outcome == driverapi.OutcomeFailed {
+	if ev.Outcome == driverapi.OutcomeEndTurn && told.Status >= 400 {
+		// Some agents end a turn as if all were well when the model has failed them.
+		ev.Outcome, ev.Code = driverapi.OutcomeFailed, fault.ModelFailed
+		ev.Message = fmt.Sprintf("The model provider answered with status %d, and the agent gave up.", told.Status)
+	} else if ev.Outcome == driverapi.OutcomeFailed {
 		ev.Message = w.mask.Text(clip(e.Message, 2000))
 		if fault.Lookup(ev.Code).Code != ev.Code || ev.Code == "" {
 			ev.Code = fault.AgentFailed

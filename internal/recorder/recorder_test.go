@@ -45,6 +45,7 @@ type world struct {
 	shown  []transcript.Part
 	stored []transcript.Part
 	fail   int // appends that fail
+	status int // of the newest answer of the model
 }
 
 func (w *world) Apply(_ context.Context, _ session.ID, ev session.Event) (session.Aggregate, error) {
@@ -135,7 +136,7 @@ func record(t *testing.T, w *world, d *driver) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	return w.recorder().Record(ctx, d, "ses_1", theTurn, func() string { return `{"models":[]}` })
+	return w.recorder().Record(ctx, d, "ses_1", theTurn, func() Told { return Told{Usage: `{"models":[]}`, Status: w.status} })
 }
 
 func TestATurnIsRecorded(t *testing.T) {
@@ -256,6 +257,20 @@ func TestFailuresAreToldInWords(t *testing.T) {
 	}
 }
 
+func TestAModelThatFailedTheAgentFailsTheTurn(t *testing.T) {
+	t.Parallel()
+	for status, outcome := range map[int]string{0: "end_turn", 200: "end_turn", 429: "failed", 500: "failed"} {
+		w := &world{status: status}
+		if err := record(t, w, &driver{records: talk()}); err != nil {
+			t.Fatal(err)
+		}
+		done, _ := find[session.AgentDone](w.events)
+		if done.Outcome != outcome || (outcome == "failed") != (done.Code == fault.ModelFailed) {
+			t.Errorf("status %d: %+v", status, done)
+		}
+	}
+}
+
 func TestSealClosesWhateverIsThere(t *testing.T) {
 	t.Parallel()
 	all := []string{
@@ -307,7 +322,7 @@ func TestLimitsOfATurn(t *testing.T) {
 	records = append(records, driverapi.Record{N: 199, End: &driverapi.End{Outcome: "end_turn", Clean: true}})
 	r := w.recorder()
 	r.MaxBytes = 1 << 20
-	if err := r.Record(t.Context(), &driver{records: records}, "ses_1", theTurn, func() string { return "" }); err != nil {
+	if err := r.Record(t.Context(), &driver{records: records}, "ses_1", theTurn, func() Told { return Told{} }); err != nil {
 		t.Fatal(err)
 	}
 	done, _ := find[session.AgentDone](w.events)

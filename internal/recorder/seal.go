@@ -21,6 +21,7 @@ type TurnEnd struct {
 	Complete  bool              `json:"complete"`
 	Truncated string            `json:"truncated,omitempty"`
 	Delivery  *Delivery         `json:"delivery,omitempty"`
+	Notes     []string          `json:"notes,omitempty"` // on what was packed
 	Usage     json.RawMessage   `json:"usage,omitempty"`
 	EndAt     string            `json:"endAt"`
 }
@@ -54,7 +55,7 @@ func (r *Recorder) Seal(t *session.Turn, stored []transcript.Part) ([]transcript
 	}
 	parts := c.Close(reason, now)
 	end := TurnEnd{
-		State: t.State, Code: t.Code, Sentence: t.Message, Rung: t.Rung, Complete: t.Complete || t.SentAt.IsZero(), Truncated: t.Truncated,
+		State: t.State, Code: t.Code, Sentence: t.Message, Rung: t.Rung, Complete: t.Complete || t.SentAt.IsZero(), Truncated: t.Truncated, Notes: t.Notes,
 		EndAt: t.EndedAt.UTC().Format(time.RFC3339Nano),
 	}
 	if t.Code != "" {

@@ -25,6 +25,7 @@ import (
 	"github.com/hearthd/hearth/internal/door/model"
 	"github.com/hearthd/hearth/internal/driverapi"
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/recorder"
 	"github.com/hearthd/hearth/internal/sandbox"
 	"github.com/hearthd/hearth/internal/session"
 )
@@ -46,6 +47,7 @@ type box struct {
 
 	setup  atomic.Bool            // registries are reachable
 	turn   atomic.Pointer[string] // the turn at work, for doors that must end it
+	answer atomic.Int32           // status of the newest call to a model in this turn; 0: there was none
 	handle atomic.Pointer[sandbox.Handle]
 
 	ctx    context.Context // of everything below; ends with close
@@ -120,7 +122,7 @@ func (r *Runner) openBox(ctx context.Context, s session.Session, id string) (*bo
 	if err != nil {
 		b.log.Warn("no model route", "error", err)
 	}
-	b.models = model.New(model.Config{Routes: routes, OnKeyRejected: b.keyRejected, OnUsage: b.used, Log: b.log, Now: r.cfg.Now})
+	b.models = model.New(model.Config{Routes: routes, OnKeyRejected: b.keyRejected, OnUsage: b.used, OnEnd: func(status int) { b.answer.Store(int32(status)) }, Log: b.log, Now: r.cfg.Now})
 	set.Handle(driverapi.DoorModel, door.HTTP(b.models, b.log))
 	eg := egress.New(egress.Config{Allow: b.allow, AllowPrivate: r.cfg.AllowPrivate, Log: b.log, Now: r.cfg.Now})
 	set.Handle(driverapi.DoorEgress, door.HTTP(eg, b.log))
@@ -308,6 +310,11 @@ func (b *box) spent() string {
 	return string(raw)
 }
 
+// told is what the model door knows of the turn at its end.
+func (b *box) told() recorder.Told {
+	return recorder.Told{Usage: b.spent(), Status: int(b.answer.Load())}
+}
+
 // startRecording records a turn until it ends; an older recording is stopped first.
 func (b *box) startRecording(t session.Turn) {
 	b.stopRecording()
@@ -322,7 +329,7 @@ func (b *box) startRecording(t session.Turn) {
 		defer close(done)
 		defer cancel()
 		for wait := 200 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-			err := b.r.cfg.Recorder.Record(ctx, b.driver, b.session, t, b.spent)
+			err := b.r.cfg.Recorder.Record(ctx, b.driver, b.session, t, b.told)
 			if err == nil || ctx.Err() != nil {
 				return
 			}
@@ -354,6 +361,7 @@ func (b *box) begin() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.usage = map[string]*counted{}
+	b.answer.Store(0)
 }
 
 // box returns the live box of a session's generation; nil when it is not here.

@@ -13,12 +13,17 @@ import (
 	"github.com/hearthd/hearth/internal/driverapi"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/session"
+	"github.com/hearthd/hearth/internal/transcript"
 )
 
 // committer of what the driver commits.
 var committer = driverapi.Person{Name: "Hearth", Email: "hearth@localhost"}
 
-const packTimeout = 10 * time.Minute
+const (
+	packTimeout = 10 * time.Minute
+	maxNotes    = 50
+	maxNote     = 500 // bytes
+)
 
 // pack takes the turn's work over from the sandbox into the quarantine repository.
 func (r *Runner) pack(ctx context.Context, e session.Effect) error {
@@ -30,9 +35,9 @@ func (r *Runner) pack(ctx context.Context, e session.Effect) error {
 		return nil
 	}
 	s := a.Session
-	taken, err := r.takePack(ctx, s, t)
+	taken, notes, err := r.takePack(ctx, s, t)
 	if err == nil {
-		ev := session.Packed{Turn: t.ID}
+		ev := session.Packed{Turn: t.ID, Notes: notes}
 		if taken.Changed {
 			ev.OID, ev.Commits, ev.DiffStat = taken.Head, taken.Commits, taken.Stat
 		}
@@ -57,34 +62,40 @@ func (r *Runner) pack(ctx context.Context, e session.Effect) error {
 	return err
 }
 
-func (r *Runner) takePack(ctx context.Context, s session.Session, t *session.Turn) (delivery.Taken, error) {
+// takePack gives what was taken, and the driver's remarks on it: what was left out, in sentences.
+func (r *Runner) takePack(ctx context.Context, s session.Session, t *session.Turn) (delivery.Taken, []string, error) {
 	ctx, cancel := context.WithTimeout(ctx, packTimeout)
 	defer cancel()
 	b := r.box(s.ID, s.Generation)
 	if b == nil {
-		return delivery.Taken{}, fault.New(fault.SandboxLost, "The sandbox ended before its work was packed.")
+		return delivery.Taken{}, nil, fault.New(fault.SandboxLost, "The sandbox ended before its work was packed.")
 	}
 	have, err := r.cfg.Delivery.Have(ctx, string(s.ID))
 	if err != nil {
-		return delivery.Taken{}, err
+		return delivery.Taken{}, nil, err
 	}
 	ctx, drop := b.call(ctx)
 	defer drop()
-	subject, body := commitMessage(t.Prompt)
+	mask := transcript.NewMasker(r.cfg.Recorder.Secrets())
+	subject, body := commitMessage(mask.Text(t.Prompt))
 	res, pack, err := b.driver.Pack(ctx, driverapi.PackRequest{
 		Turn: string(t.ID), Have: have, Base: t.PackBase,
 		Message: fmt.Sprintf("%s\n\n%sHearth-Session: %s\nHearth-Turn: %s\n", subject, body, s.ID, t.ID),
 		Author:  driverapi.Person{Name: t.Author.Name, Email: t.Author.Email}, Commit: committer, At: t.AgentDoneAt, MaxBytes: delivery.DefaultMaxPack,
 	})
 	if err != nil {
-		return delivery.Taken{}, err
+		return delivery.Taken{}, nil, err
 	}
 	defer pack.Close()
-	for _, n := range res.Notes {
-		b.log.Info("pack", "turn", t.ID, "note", n)
+	var notes []string
+	for _, n := range res.Notes[:min(len(res.Notes), maxNotes)] {
+		notes = append(notes, mask.Text(clipText(strings.ToValidUTF8(n, "\uFFFD"), maxNote)))
+	}
+	if len(res.Notes) > maxNotes {
+		notes = append(notes, fmt.Sprintf("And %d remarks more.", len(res.Notes)-maxNotes))
 	}
 	if !res.Changed || res.Head == "" {
-		return delivery.Taken{}, nil
+		return delivery.Taken{}, notes, nil
 	}
 	taken, err := r.cfg.Delivery.Take(ctx, delivery.TakeRequest{
 		Session: string(s.ID), Turn: string(t.ID), Head: res.Head, Base: t.PackBase, Pack: pack, Secrets: r.cfg.Recorder.Secrets(),
@@ -92,7 +103,7 @@ func (r *Runner) takePack(ctx context.Context, s session.Session, t *session.Tur
 	if err == nil {
 		taken.Changed = true // commits count even when the tree is the same
 	}
-	return taken, err
+	return taken, notes, err
 }
 
 // commitMessage makes subject and body of the prompt.

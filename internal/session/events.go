@@ -80,6 +80,7 @@ type Packed struct {
 	OID      string // empty: the tree is as it was
 	Commits  int64
 	DiffStat string
+	Notes    []string
 }
 
 // PackFailed says that the work could not be taken over.

@@ -341,7 +341,13 @@ func (m *move) stop(t *Turn, reason, by string, code fault.Code, message string)
 		if reason == StopFailure {
 			end = EndStartFailed
 		}
-		return m.finish(t, end, code, message)
+		if err := m.finish(t, end, code, message); err != nil {
+			return err
+		}
+		if reason == StopInterrupt {
+			m.a.Session.QueueHeld = false // the newer prompt goes on
+		}
+		return nil
 	}
 	if err := m.to(t, TurnStopping); err != nil {
 		return err
@@ -423,7 +429,7 @@ func (m *move) packed(e Packed) error {
 		return fault.New(fault.IllegalMove, "That turn has been packed.")
 	}
 	s := &m.a.Session
-	t.PackedAt = m.now
+	t.PackedAt, t.Notes = m.now, e.Notes
 	if e.OID != "" {
 		t.PackOID, t.Commits, t.DiffStat = e.OID, e.Commits, e.DiffStat
 		s.PackOID = e.OID

@@ -215,6 +215,18 @@ func TestSandboxThatDiedIdleCostsNoTurn(t *testing.T) {
 	}
 }
 
+func TestInterruptBeforeAnythingWasSent(t *testing.T) {
+	t.Parallel()
+	a, _ := must(t, fresh(), prompt("t1"), Prompted{Turn: Turn{ID: "t2", Prompt: "now"}, Mode: ModeInterrupt})
+	if len(a.Ended) != 1 || a.Ended[0].Code != fault.TurnInterrupted || a.Open == nil || a.Open.ID != "t2" || a.Session.QueueHeld {
+		t.Fatalf("ended %+v, open %+v, held %t", a.Ended, a.Open, a.Session.QueueHeld)
+	}
+	a, eff := must(t, a, SandboxReady{1})
+	if a.Open.State != TurnStarting || !slices.Contains(kinds(eff), EffectSendPrompt) {
+		t.Errorf("open %+v, effects %v", a.Open, kinds(eff))
+	}
+}
+
 func TestPromptRules(t *testing.T) {
 	a := running(t)
 	if _, _, err := Apply(a, Prompted{Turn: Turn{ID: "x", Prompt: "p"}, Mode: ModeReject}, t0); fault.CodeOf(err) != fault.TurnInFlight {

@@ -198,7 +198,8 @@ type Turn struct {
 	PackBase  string // what it is to be compared with
 	Commits   int64
 	DiffStat  string
-	PushSent  bool // a push for this turn has begun: from here on the remote decides
+	Notes     []string // what was left out or altered when the work was packed, in sentences
+	PushSent  bool     // a push for this turn has begun: from here on the remote decides
 	Delivery  Delivery
 	Complete  bool   // the transcript is whole
 	Truncated string // why it is not

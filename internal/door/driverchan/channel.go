@@ -82,7 +82,7 @@ func (c *Channel) ServeDoor(ctx context.Context, nc net.Conn, rest string) {
 		c.log.Warn("driver connection not opened", "error", err)
 		return
 	}
-	defer cc.Close()
+	defer func() { _ = cc.Close() }() // it is over, however it ends
 	if c.onHello != nil {
 		c.onHello(hello)
 	}

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,6 +91,9 @@ type Door struct {
 	slots     chan struct{}
 	taken     atomic.Int64
 	open      atomic.Int64
+
+	mu     sync.Mutex
+	bounds map[*bound]struct{} // of the exchanges that are open
 }
 
 // New makes a door. [Door.Close] ends its idle connections.
@@ -116,7 +120,7 @@ func New(cfg Config) *Door {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	d := &Door{cfg: cfg, private: map[string]bool{}, slots: make(chan struct{}, cfg.Limits.Concurrency)}
+	d := &Door{cfg: cfg, private: map[string]bool{}, bounds: map[*bound]struct{}{}, slots: make(chan struct{}, cfg.Limits.Concurrency)}
 	for _, entry := range cfg.AllowPrivate {
 		if host, port, err := splitPrivate(entry); err == nil {
 			d.private[net.JoinHostPort(host, port)] = true
@@ -130,6 +134,31 @@ func New(cfg Config) *Door {
 
 // Close ends idle connections; exchanges that are open go on.
 func (d *Door) Close() { d.transport.CloseIdleConnections() }
+
+// Cut ends every exchange that is open, tunnels too, and returns when they are
+// gone, after a second at the latest. It is called when [Config.Allow] has come to
+// give less: what is begun afterwards is judged by that, and nothing is left of before.
+func (d *Door) Cut() {
+	d.mu.Lock()
+	var gone []<-chan struct{}
+	for b := range d.bounds {
+		b.cancel(fault.New(fault.EgressRefused, "The hosts that may be reached have changed, which ended this connection."))
+		gone = append(gone, b.gone)
+	}
+	d.mu.Unlock()
+	d.transport.CloseIdleConnections()
+	late := time.After(cutTime)
+	for _, g := range gone {
+		select {
+		case <-g:
+		case <-late:
+			d.cfg.Log.Warn("exchanges did not end at once")
+			return
+		}
+	}
+}
+
+const cutTime = time.Second
 
 // Open is the number of exchanges that are not at their end.
 func (d *Door) Open() int { return int(d.open.Load()) }

@@ -54,9 +54,32 @@ func (d *Door) enter(entrance string) (x *exchange, leave func(context.Context),
 }
 
 // failed keeps the fault of an exchange for its audit line.
-func (x *exchange) failed(err error) *fault.Error {
-	x.fault = fault.From(err)
-	return x.fault
+func (x *exchange) failed(err error) { x.fault = fault.From(err) }
+
+// bound is what ends an exchange from outside.
+type bound struct {
+	cancel context.CancelCauseFunc
+	gone   chan struct{}
+}
+
+// bind bounds an exchange by the total time and by [Door.Cut]. It comes before
+// the host is judged, so that a host that may not be reached any more is either
+// refused or cut. release must be called when nothing of the exchange is open.
+func (d *Door) bind(ctx context.Context) (bounded context.Context, release func()) {
+	ctx, stop := context.WithTimeoutCause(ctx, d.cfg.Limits.Total, fault.New(fault.DoorTimeout, ""))
+	b := &bound{gone: make(chan struct{})}
+	ctx, b.cancel = context.WithCancelCause(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bounds[b] = struct{}{}
+	return ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.bounds, b)
+		close(b.gone)
+		b.cancel(nil)
+		stop()
+	}
 }
 
 func (x *exchange) audit(ctx context.Context) {
@@ -76,7 +99,8 @@ func (x *exchange) audit(ctx context.Context) {
 
 // refuse answers over HTTP with a fault, as text that tools print.
 func (x *exchange) refuse(w http.ResponseWriter, err error) {
-	f := x.failed(err)
+	x.failed(err)
+	f := x.fault
 	x.status = statusOf(f.Code)
 	body := string(f.Code) + ": " + f.Sentence()
 	if remedy := fault.Lookup(f.Code).Remedy; remedy != "" && remedy != "See the message." {

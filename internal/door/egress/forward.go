@@ -52,9 +52,11 @@ func (d *Door) serve(entrance string, w http.ResponseWriter, r *http.Request,
 	x.method = r.Method
 	defer leave(r.Context())
 	if err == nil {
-		ctx, cancel := context.WithTimeoutCause(r.Context(), d.cfg.Limits.Total, fault.New(fault.DoorTimeout, ""))
-		defer cancel()
-		err = because(ctx, f(ctx, x, w, r))
+		ctx, release := d.bind(r.Context())
+		defer release()
+		if err = because(ctx, f(ctx, x, w, r)); ctx.Err() != nil {
+			w.Header().Set("Connection", "close") // or the server would wait for the rest of the body
+		}
 	}
 	switch {
 	case err == nil:
@@ -144,13 +146,19 @@ func (d *Door) forward(ctx context.Context, x *exchange, w http.ResponseWriter, 
 	if r.ContentLength != 0 {
 		body = &requestBody{x: x, src: r.Body, rc: http.NewResponseController(w), idle: idle}
 		defer body.finish()
+		defer context.AfterFunc(ctx, func() {
+			var f *fault.Error
+			if errors.As(context.Cause(ctx), &f) { // not where the client has gone: its body says why
+				body.abort()
+			}
+		})()
 		out.Body, out.ContentLength = body, r.ContentLength
 	}
 	resp, err := d.transport.RoundTrip(out) // follows no redirect
 	if err != nil {
 		return d.noAnswer(ctx, t, body, err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end or given up
+	defer resp.Body.Close()
 	return d.answer(ctx, x, w, resp, idle)
 }
 
@@ -187,6 +195,17 @@ func (d *Door) answer(ctx context.Context, x *exchange, w http.ResponseWriter, r
 	x.status = resp.StatusCode
 	w.WriteHeader(resp.StatusCode)
 	rc := http.NewResponseController(w)
+	// A client that does not read must not outlast the exchange. The answer has begun: nothing else is written.
+	freed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(freed)
+		_ = rc.SetWriteDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if !stop() {
+			<-freed // the connection is the server's again
+		}
+	}()
 	_ = rc.Flush() // the status goes at once; a failure shows at the next write
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -198,6 +217,9 @@ func (d *Door) answer(ctx context.Context, x *exchange, w http.ResponseWriter, r
 				return errors.Join(errCut, fault.New(fault.DoorTooLarge, "The answer is larger than %d bytes.", most))
 			}
 			_ = rc.SetWriteDeadline(time.Now().Add(d.cfg.Limits.Idle)) // a socket deadline is wall time
+			if err := context.Cause(ctx); err != nil {                 // after the deadline was set, or that of the end would be lost
+				return errors.Join(errCut, err)
+			}
 			if _, err := w.Write((*buf)[:n]); err != nil {
 				return errors.Join(errCut, err)
 			}
@@ -244,6 +266,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		b.idle.Reset(limits.Idle)
 	}
 	switch {
+	case err != nil && b.ended():
+		return n, http.ErrBodyReadAfterClose
 	case b.x.up.Add(int64(n)) > limits.Bytes:
 		err = b.fail(fault.New(fault.DoorTooLarge, "The request is larger than %d bytes.", limits.Bytes))
 	case errors.Is(err, io.EOF):
@@ -279,6 +303,22 @@ func (b *requestBody) failed(wait bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
+}
+
+func (b *requestBody) ended() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.done
+}
+
+// abort ends a Read that is under way; the connection is of no further use.
+func (b *requestBody) abort() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.done {
+		b.done = true
+		_ = b.rc.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // finish gives the connection back.

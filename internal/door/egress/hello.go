@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -38,17 +39,17 @@ var errSeen = errors.New("seen")
 // readHello reads up to the end of a ClientHello, and maybe more. It is parsed
 // by crypto/tls, as by the server of a handshake that goes no further.
 // Code: EGRESS_NAME_REFUSED; a deadline's error is given as it is.
-func readHello(r io.Reader) (hello, error) {
+func readHello(ctx context.Context, r io.Reader) (hello, error) {
 	var h hello
 	var got *tls.ClientHelloInfo
 	rec := &recorder{r: r}
 	err := tls.Server(rec, &tls.Config{
-		MinVersion: tls.VersionTLS10, //nolint:gosec // nothing is negotiated here
+		MinVersion: tls.VersionTLS10, // nothing is negotiated here
 		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
 			got = info
 			return nil, errSeen
 		},
-	}).Handshake()
+	}).HandshakeContext(ctx)
 	h.raw = rec.seen.Bytes()
 	if got == nil {
 		if timedOut(rec.failed) {

@@ -114,7 +114,8 @@ func TestLimits(t *testing.T) {
 			if resp, body := r.ask(t, "egress", "GET http://example.com/ HTTP/1.1\r\nHost: x\r\n\r\n"); resp.StatusCode != 504 || !strings.HasPrefix(body, "DOOR_TIMEOUT: ") {
 				t.Errorf("%s %s", resp.Status, body)
 			}
-			if _, err := r.client(t).Get("https://example.com/"); err == nil {
+			if resp, err := r.client(t).Get("https://example.com/"); err == nil {
+				resp.Body.Close()
 				t.Error("a silent tunnel stays")
 			}
 			eventually(t, "audit", func() bool { return strings.Count(r.log.String(), `"code":"DOOR_TIMEOUT"`) == 2 })

@@ -241,7 +241,7 @@ func TestReadHello(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for _, r := range []io.Reader{bytes.NewReader(tc.in), iotest.OneByteReader(bytes.NewReader(tc.in))} {
-				h, err := readHello(r)
+				h, err := readHello(t.Context(), r)
 				if fault.CodeOf(err) != tc.code || h.name != tc.host || h.hidden != tc.hidden {
 					t.Errorf("%q hidden=%t %v", h.name, h.hidden, err)
 				}
@@ -303,7 +303,7 @@ func FuzzReadHello(f *testing.F) {
 	f.Add(clientHello(f, echClient(f, "inner.example", "example.com")))
 	f.Add(splitRecords(clientHello(f, &tls.Config{ServerName: "example.com"}), 30))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		h, err := readHello(bytes.NewReader(in))
+		h, err := readHello(t.Context(), bytes.NewReader(in))
 		if !bytes.HasPrefix(in, h.raw) {
 			t.Error("what was read is not what is sent on")
 		}

@@ -37,13 +37,13 @@ func (d *Door) connect(ctx context.Context, x *exchange, w http.ResponseWriter, 
 	if err != nil {
 		return err
 	}
-	defer upstream.Close() //nolint:errcheck // both ends are done with it
+	defer upstream.Close()
 	x.addr = upstream.RemoteAddr().String()
 	client, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return fmt.Errorf("take over the connection: %w", err)
 	}
-	defer client.Close() //nolint:errcheck // both ends are done with it
+	defer client.Close()
 	defer context.AfterFunc(ctx, func() { client.Close(); upstream.Close() })()
 	x.status = http.StatusOK
 	ahead, err := rw.Reader.Peek(rw.Reader.Buffered())
@@ -62,7 +62,7 @@ func (d *Door) tunnel(ctx context.Context, x *exchange, t target, client, upstre
 	if _, err := io.WriteString(client.conn, established); err != nil {
 		return fmt.Errorf("answer CONNECT: %w", err)
 	}
-	h, err := d.hello(client.conn, client.r)
+	h, err := d.hello(ctx, client.conn, client.r)
 	if err == nil {
 		err = t.sameName(h)
 	}
@@ -80,8 +80,8 @@ func (d *Door) TLS() door.Handler {
 		x, leave, err := d.enter("tls")
 		defer func() { leave(ctx) }()
 		if err == nil {
-			ctx, cancel := context.WithTimeoutCause(ctx, d.cfg.Limits.Total, fault.New(fault.DoorTimeout, ""))
-			defer cancel()
+			ctx, release := d.bind(ctx)
+			defer release()
 			defer context.AfterFunc(ctx, func() { client.Close() })()
 			err = because(ctx, d.serveTLS(ctx, x, client))
 		}
@@ -93,7 +93,7 @@ func (d *Door) TLS() door.Handler {
 }
 
 func (d *Door) serveTLS(ctx context.Context, x *exchange, client net.Conn) error {
-	h, err := d.hello(client, client)
+	h, err := d.hello(ctx, client, client)
 	if err != nil {
 		return err
 	}
@@ -110,18 +110,18 @@ func (d *Door) serveTLS(ctx context.Context, x *exchange, client net.Conn) error
 	if err != nil {
 		return err
 	}
-	defer upstream.Close() //nolint:errcheck // both ends are done with it
+	defer upstream.Close()
 	defer context.AfterFunc(ctx, func() { upstream.Close() })()
 	x.addr = upstream.RemoteAddr().String()
 	return d.relay(ctx, x, end{client, client}, end{upstream, upstream}, h.raw)
 }
 
 // hello reads the client's first words in due time.
-func (d *Door) hello(conn net.Conn, r io.Reader) (hello, error) {
+func (d *Door) hello(ctx context.Context, conn net.Conn, r io.Reader) (hello, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(d.cfg.Limits.Slow)); err != nil { // a socket deadline is wall time
 		return hello{}, fmt.Errorf("set deadline: %w", err)
 	}
-	h, err := readHello(r)
+	h, err := readHello(ctx, r)
 	if timedOut(err) {
 		return h, fault.Wrap(err, fault.DoorSlow, "There was no ClientHello after %s.", d.cfg.Limits.Slow)
 	}

@@ -1,7 +1,6 @@
 package egress
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/tls"
 	"fmt"
@@ -28,11 +27,8 @@ func TestNameInside(t *testing.T) {
 		{"encrypted", echClient(t, "denied.example", "example.com")},
 	} {
 		c := r.enterDoor(t, "egress")
-		io.WriteString(c, "CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n")
-		br := bufio.NewReader(c)
-		resp, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect})
-		if err != nil || resp.StatusCode != 200 {
-			t.Fatal(resp, err)
+		if status := connect(c, "example.com"); status != 200 {
+			t.Fatal(status)
 		}
 		if err := tls.Client(c, tc.cfg).Handshake(); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 			t.Errorf("%s: %v", tc.name, err)
@@ -102,11 +98,9 @@ func TestHalfClose(t *testing.T) {
 	payload := bytes.Repeat([]byte("0123456789"), 100_000)
 	for _, entrance := range []string{"egress", "tls"} {
 		c := r.enterDoor(t, entrance)
-		br := bufio.NewReader(c)
 		if entrance == "egress" {
-			io.WriteString(c, "CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n")
-			if resp, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect}); err != nil || resp.StatusCode != 200 {
-				t.Fatal(resp, err)
+			if status := connect(c, "example.com"); status != 200 {
+				t.Fatal(status)
 			}
 		}
 		c.Write(hello[:10])
@@ -114,7 +108,7 @@ func TestHalfClose(t *testing.T) {
 		if err := c.(*net.UnixConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := io.ReadAll(br); err != nil || string(b) != "bye" {
+		if b, err := io.ReadAll(c); err != nil || string(b) != "bye" {
 			t.Errorf("%s: %q %v", entrance, b, err)
 		}
 		if b := <-got; !bytes.Equal(b, append(bytes.Clone(hello), payload...)) {

@@ -143,12 +143,12 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), d.cfg.Limits.Duration)
 	defer cancel()
 	ex := &exchange{door: d, w: w, r: r.WithContext(ctx), rc: http.NewResponseController(w)}
-	started := time.Now() //nolint:forbidigo // how long a request took is wall time
+	started := time.Now() // how long a request took is wall time
 	err := ex.serve(ctx)
 	defer func() { _ = ex.rc.SetWriteDeadline(time.Time{}) }() // the connection's next request has its own
 	attrs := []any{
 		"method", r.Method, "what", ex.what, "in", ex.in, "out", ex.out,
-		"ms", time.Since(started).Milliseconds(), //nolint:forbidigo // as above
+		"ms", time.Since(started).Milliseconds(), // as above
 	}
 	switch {
 	case err == nil:
@@ -363,7 +363,7 @@ func (e *exchange) write(p []byte) error {
 	if e.out > e.cfg.Limits.ResponseBytes {
 		return fault.New(fault.DoorTooLarge, "The git host's answer is larger than may pass.")
 	}
-	_ = e.rc.SetWriteDeadline(time.Now().Add(e.cfg.Limits.Idle)) //nolint:forbidigo // a socket deadline is wall time
+	_ = e.rc.SetWriteDeadline(time.Now().Add(e.cfg.Limits.Idle)) // a socket deadline is wall time
 	if _, err := e.w.Write(p); err != nil {
 		return fmt.Errorf("answer the sandbox: %w", err)
 	}
@@ -385,7 +385,7 @@ type requestBody struct {
 
 // Read refreshes the deadline: a body may be long, but not silent.
 func (b *requestBody) Read(p []byte) (int, error) {
-	_ = b.e.rc.SetReadDeadline(time.Now().Add(b.e.cfg.Limits.Idle)) //nolint:forbidigo // a socket deadline is wall time
+	_ = b.e.rc.SetReadDeadline(time.Now().Add(b.e.cfg.Limits.Idle)) // a socket deadline is wall time
 	n, err := b.e.r.Body.Read(p)
 	b.e.in += int64(n)
 	if b.left -= int64(n); b.left < 0 {

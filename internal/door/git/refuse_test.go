@@ -35,7 +35,14 @@ func TestForeignRepositories(t *testing.T) {
 	}
 }
 
-func get(t *testing.T, rawURL string) (*http.Response, string) {
+// answered is an answer that was read whole.
+type answered struct {
+	Status     string
+	StatusCode int
+	Header     http.Header
+}
+
+func get(t *testing.T, rawURL string) (answered, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rawURL, nil)
 	if err != nil {
@@ -50,7 +57,7 @@ func get(t *testing.T, rawURL string) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp, string(body)
+	return answered{resp.Status, resp.StatusCode, resp.Header}, string(body)
 }
 
 func TestMayNotPush(t *testing.T) {

@@ -59,6 +59,11 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.opened(1)
 	defer d.opened(-1)
 	defer x.audit(r)
+	defer func() {
+		if d.cfg.OnEnd != nil && x.call.kind.metered() && x.status != 0 {
+			d.cfg.OnEnd(x.status)
+		}
+	}()
 	if most := d.cfg.Limits.Requests; most > 0 && d.taken.Add(1) > most {
 		x.refuse(fault.New(fault.DoorLimit, "This session has used up its %d calls to models.", most))
 		return
@@ -188,7 +193,7 @@ func (x *exchange) exchange(ctx context.Context, r *http.Request, body []byte) e
 			resp.Header.Del("Content-Encoding")
 		}
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end or given up
+	defer resp.Body.Close()
 	switch {
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
 		return fault.New(fault.ModelUnreachable, "The model provider answers with a redirect (%d), which is not followed: its base URL must be where that leads.", resp.StatusCode)
@@ -270,7 +275,7 @@ func plainBody(resp *http.Response) (io.Reader, error) {
 
 // errorBody reads a provider's error answer whole and takes the key out, which some servers repeat.
 func (x *exchange) errorBody(ctx context.Context, resp *http.Response) ([]byte, error) {
-	defer resp.Body.Close() //nolint:errcheck // read to its end or given up
+	defer resp.Body.Close()
 	src, err := plainBody(resp)
 	if err != nil {
 		return nil, x.ended(ctx, err)

@@ -120,6 +120,7 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer resp.Body.Close()
 		if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 408 || !strings.Contains(string(b), "DOOR_SLOW") {
 			t.Errorf("%s %s", resp.Status, b)
 		}

@@ -117,6 +117,9 @@ type Config struct {
 	OnKeyRejected func(status int, sentence string)
 	// OnUsage is called once for each answered call to a model.
 	OnUsage func(Usage)
+	// OnEnd is told the status of each call to a model that the agent got an answer to,
+	// good or not, before the agent has all of it.
+	OnEnd func(status int)
 	// OnOpen is told the number of open exchanges after each change, in order. It
 	// must return soon and not call into the door.
 	OnOpen func(open int)

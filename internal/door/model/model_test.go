@@ -131,7 +131,14 @@ func request(t *testing.T, method, url, body string) *http.Request {
 	return req
 }
 
-func do(t *testing.T, req *http.Request) (*http.Response, string) {
+// answered is an answer that was read whole.
+type answered struct {
+	Status     string
+	StatusCode int
+	Header     http.Header
+}
+
+func do(t *testing.T, req *http.Request) (answered, string) {
 	t.Helper()
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
@@ -142,7 +149,7 @@ func do(t *testing.T, req *http.Request) (*http.Response, string) {
 	if err != nil {
 		t.Fatalf("read answer: %v after %q", err, b)
 	}
-	return resp, string(b)
+	return answered{resp.Status, resp.StatusCode, resp.Header}, string(b)
 }
 
 // TestScriptedModel runs the calls of every dialect against the scripted model,

@@ -54,6 +54,10 @@ func turnRow(t *session.Turn) (db.Turn, error) {
 	if err != nil {
 		return db.Turn{}, fmt.Errorf("encode delivery: %w", err)
 	}
+	notes, err := json.Marshal(t.Notes)
+	if err != nil {
+		return db.Turn{}, fmt.Errorf("encode notes: %w", err)
+	}
 	return db.Turn{
 		ID: string(t.ID), Session: string(t.Session), Number: t.Number, Rank: t.Rank, State: string(t.State), Prompt: t.Prompt,
 		AuthorName: t.Author.Name, AuthorEmail: t.Author.Email, Agent: t.Agent, Build: t.Build, Fingerprint: t.Fingerprint,
@@ -61,7 +65,7 @@ func turnRow(t *session.Turn) (db.Turn, error) {
 		AcceptedAt: micros(t.AcceptedAt), StartingAt: micros(t.StartingAt), SandboxAt: micros(t.SandboxAt), StartedAt: micros(t.StartedAt), SentAt: micros(t.SentAt),
 		FirstPartAt: micros(t.FirstPartAt), AgentDoneAt: micros(t.AgentDoneAt), PackedAt: micros(t.PackedAt), EndedAt: micros(t.EndedAt),
 		StopReason: t.StopReason, StopBy: t.StopBy, EndRow: string(t.End), Code: string(t.Code), Message: t.Message, Clean: flag(t.Clean),
-		PackOid: t.PackOID, PackBase: t.PackBase, Commits: t.Commits, DiffStat: t.DiffStat, PushSent: flag(t.PushSent), Delivery: string(delivery),
+		PackOid: t.PackOID, PackBase: t.PackBase, Commits: t.Commits, DiffStat: t.DiffStat, Notes: string(notes), PushSent: flag(t.PushSent), Delivery: string(delivery),
 		Complete: flag(t.Complete), Truncated: t.Truncated, Usage: t.Usage,
 	}, nil
 }
@@ -76,6 +80,9 @@ func turnOf(r db.Turn) (session.Turn, error) {
 		StopReason: r.StopReason, StopBy: r.StopBy, End: session.End(r.EndRow), Code: fault.Code(r.Code), Message: r.Message, Clean: r.Clean != 0,
 		PackOID: r.PackOid, PackBase: r.PackBase, Commits: r.Commits, DiffStat: r.DiffStat, PushSent: r.PushSent != 0,
 		Complete: r.Complete != 0, Truncated: r.Truncated, Usage: r.Usage,
+	}
+	if err := json.Unmarshal([]byte(r.Notes), &t.Notes); err != nil {
+		return t, fmt.Errorf("decode notes of %s: %w", r.ID, err)
 	}
 	if err := json.Unmarshal([]byte(r.Delivery), &t.Delivery); err != nil {
 		return t, fmt.Errorf("decode delivery of %s: %w", r.ID, err)

@@ -122,6 +122,7 @@ type Turn struct {
 	PackBase     string
 	Commits      int64
 	DiffStat     string
+	Notes        string
 	PushSent     int64
 	Delivery     string
 	Complete     int64

@@ -232,7 +232,7 @@ func (q *Queries) GetToken(ctx context.Context, hash string) (Token, error) {
 }
 
 const getTurn = `-- name: GetTurn :one
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, push_sent, delivery, complete, truncated, usage FROM turns WHERE id = ?1 AND session = ?2
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE id = ?1 AND session = ?2
 `
 
 type GetTurnParams struct {
@@ -278,6 +278,7 @@ func (q *Queries) GetTurn(ctx context.Context, arg GetTurnParams) (Turn, error) 
 		&i.PackBase,
 		&i.Commits,
 		&i.DiffStat,
+		&i.Notes,
 		&i.PushSent,
 		&i.Delivery,
 		&i.Complete,
@@ -447,7 +448,7 @@ func (q *Queries) LastPart(ctx context.Context, arg LastPartParams) (int64, erro
 }
 
 const lastReached = `-- name: LastReached :one
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1
 `
 
 func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error) {
@@ -488,6 +489,7 @@ func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error)
 		&i.PackBase,
 		&i.Commits,
 		&i.DiffStat,
+		&i.Notes,
 		&i.PushSent,
 		&i.Delivery,
 		&i.Complete,
@@ -656,7 +658,7 @@ func (q *Queries) NextFence(ctx context.Context) (int64, error) {
 }
 
 const numberedTurns = `-- name: NumberedTurns :many
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 `
 
 type NumberedTurnsParams struct {
@@ -709,6 +711,7 @@ func (q *Queries) NumberedTurns(ctx context.Context, arg NumberedTurnsParams) ([
 			&i.PackBase,
 			&i.Commits,
 			&i.DiffStat,
+			&i.Notes,
 			&i.PushSent,
 			&i.Delivery,
 			&i.Complete,
@@ -778,7 +781,7 @@ func (q *Queries) PutToken(ctx context.Context, arg PutTokenParams) error {
 }
 
 const queuedTurns = `-- name: QueuedTurns :many
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ? AND state = 'accepted' ORDER BY rank
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ? AND state = 'accepted' ORDER BY rank
 `
 
 func (q *Queries) QueuedTurns(ctx context.Context, session string) ([]Turn, error) {
@@ -825,6 +828,7 @@ func (q *Queries) QueuedTurns(ctx context.Context, session string) ([]Turn, erro
 			&i.PackBase,
 			&i.Commits,
 			&i.DiffStat,
+			&i.Notes,
 			&i.PushSent,
 			&i.Delivery,
 			&i.Complete,
@@ -1011,14 +1015,14 @@ func (q *Queries) UpdateSession(ctx context.Context, arg UpdateSessionParams) (i
 const upsertTurn = `-- name: UpsertTurn :exec
 INSERT INTO turns (id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation,
   accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean,
-  pack_oid, pack_base, commits, diff_stat, push_sent, delivery, complete, truncated, usage)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET number = excluded.number, rank = excluded.rank, state = excluded.state, agent = excluded.agent, build = excluded.build,
   fingerprint = excluded.fingerprint, rung = excluded.rung, rung_failed = excluded.rung_failed, agent_session = excluded.agent_session, generation = excluded.generation,
   starting_at = excluded.starting_at, sandbox_at = excluded.sandbox_at, started_at = excluded.started_at, sent_at = excluded.sent_at,
   first_part_at = excluded.first_part_at, agent_done_at = excluded.agent_done_at, packed_at = excluded.packed_at, ended_at = excluded.ended_at,
   stop_reason = excluded.stop_reason, stop_by = excluded.stop_by, end_row = excluded.end_row, code = excluded.code, message = excluded.message, clean = excluded.clean,
-  pack_oid = excluded.pack_oid, pack_base = excluded.pack_base, commits = excluded.commits, diff_stat = excluded.diff_stat, push_sent = excluded.push_sent,
+  pack_oid = excluded.pack_oid, pack_base = excluded.pack_base, commits = excluded.commits, diff_stat = excluded.diff_stat, notes = excluded.notes, push_sent = excluded.push_sent,
   delivery = excluded.delivery, complete = excluded.complete, truncated = excluded.truncated, usage = excluded.usage
 `
 
@@ -1057,6 +1061,7 @@ type UpsertTurnParams struct {
 	PackBase     string
 	Commits      int64
 	DiffStat     string
+	Notes        string
 	PushSent     int64
 	Delivery     string
 	Complete     int64
@@ -1100,6 +1105,7 @@ func (q *Queries) UpsertTurn(ctx context.Context, arg UpsertTurnParams) error {
 		arg.PackBase,
 		arg.Commits,
 		arg.DiffStat,
+		arg.Notes,
 		arg.PushSent,
 		arg.Delivery,
 		arg.Complete,

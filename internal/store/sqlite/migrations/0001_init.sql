@@ -85,6 +85,7 @@ CREATE TABLE turns (
   pack_base     TEXT NOT NULL,
   commits       INTEGER NOT NULL,
   diff_stat     TEXT NOT NULL,
+  notes         TEXT NOT NULL, -- JSON array
   push_sent     INTEGER NOT NULL,
   delivery      TEXT NOT NULL, -- JSON
   complete      INTEGER NOT NULL,

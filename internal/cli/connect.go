@@ -72,6 +72,9 @@ func (a *app) connect(ctx context.Context) (*client.Client, error) {
 	if fault.CodeOf(err) == fault.Unauthenticated {
 		return nil, err
 	}
+	if answers(ctx, cfg, token) { // it is there and only not ready yet
+		return await(ctx, cfg, token, nil)
+	}
 	start := a.StartServer
 	var child *background
 	if start == nil {
@@ -112,6 +115,22 @@ func find(ctx context.Context, cfg config.Config, token string) (*client.Client,
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return c, c.Ready(ctx)
+}
+
+// answers says whether the state folder's server is up, ready or not.
+func answers(ctx context.Context, cfg config.Config, token string) bool {
+	s, err := config.ReadServerFile(cfg.StateDir)
+	if err != nil {
+		return false
+	}
+	c, err := client.New(s.Address, token, nil)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, err = c.Version(ctx)
+	return err == nil
 }
 
 // await polls until the server is ready.

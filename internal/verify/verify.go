@@ -38,7 +38,7 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Result is what was seen, kept as NAME.verified.json.
+// Result is what was seen, kept as NAME.verified, in JSON.
 type Result struct {
 	Name  string    `json:"name"`
 	Build string    `json:"build"` // of the profile that was run
@@ -73,10 +73,16 @@ func Shown(agentsDir string, p agent.Profile) string {
 	return "(verified " + r.At.Format(time.DateOnly) + ")"
 }
 
-func file(dir, name string) string { return filepath.Join(dir, name+".verified.json") }
+func file(dir, name string) string { return filepath.Join(dir, name+".verified") }
 
 // Run verifies one agent. Code: AGENT_VERIFY_FAILED, naming the step.
 func Run(ctx context.Context, c Config) (err error) {
+	// The outcome is kept; better to know now that it cannot be than after all the steps.
+	if f, err := os.OpenFile(file(c.AgentsDir, c.Profile.Name), os.O_CREATE|os.O_WRONLY, 0o644); err != nil { //nolint:gosec // read by everybody who lists agents
+		return fault.Wrap(err, fault.AgentVerifyFailed, "The outcome cannot be kept in %s: run this as the user who owns the agents.", c.AgentsDir)
+	} else if err := f.Close(); err != nil {
+		return fmt.Errorf("open the outcome's file: %w", err)
+	}
 	dir, err := os.MkdirTemp("/tmp", "hearth-v")
 	if err != nil {
 		return fmt.Errorf("make a state folder: %w", err)

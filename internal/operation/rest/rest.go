@@ -264,7 +264,7 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 			e := fault.From(err)
 			st = checkState{Name: c.Name, Code: string(e.Code), Message: e.Sentence()}
 			out.Ready = false
-			s.Log.Warn("not ready", "check", c.Name, "error", err)
+			s.Log.Debug("not ready", "check", c.Name, "error", err)
 		}
 		out.Checks = append(out.Checks, st)
 	}

@@ -153,7 +153,9 @@ func await(ctx context.Context, cfg config.Config, token string, child *backgrou
 		case <-ended:
 			// Another one may have been faster: then this one ended because of it.
 			ended = nil
-			deadline.Reset(3 * time.Second)
+			if !answers(ctx, cfg, token) {
+				deadline.Reset(3 * time.Second)
+			}
 		case <-deadline.C:
 			why := err.Error()
 			if child != nil {

@@ -86,7 +86,16 @@ func (s *Store) Publish(ctx context.Context, req PublishRequest) (Published, err
 		}
 	}
 	if remote != req.Known && !contains(req.Own, remote) {
-		return Published{}, branchMoved(req, remote)
+		// Work that has merged what others pushed to this session's branch takes nothing from them.
+		merged := false
+		if remote != "" && req.Known != "" {
+			if merged, err = s.descends(ctx, dir, nil, remote, req.Candidate); err != nil {
+				return Published{}, err
+			}
+		}
+		if !merged {
+			return Published{}, branchMoved(req, remote)
+		}
 	}
 	if err := s.mayReplace(ctx, dir, req, remote); err != nil {
 		return Published{}, err

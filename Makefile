@@ -60,8 +60,9 @@ $(NPMTEST)/.done: internal/uistream/npmtest/package-lock.json internal/uistream/
 
 .PHONY: test
 test: deps agents $(NPMTEST)/.done ## run every test, with the race detector and the shipped binary
+	HEARTH_NPMTEST_DIR='$(NPMTEST)' CGO_ENABLED=1 go test -race -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -v internal/e2e)
 	HEARTH_BIN='$(CURDIR)/bin/hearth' HEARTH_TESTKIT='$(CURDIR)/bin/hearth-testkit' HEARTH_TEST_AGENTS='$(AGENTS)' \
-	HEARTH_NPMTEST_DIR='$(NPMTEST)' CGO_ENABLED=1 go test -race -timeout 20m $(TESTFLAGS) ./...
+	  CGO_ENABLED=1 go test -race -timeout 40m $(TESTFLAGS) ./internal/e2e
 
 .PHONY: lint
 lint: ## vet, format and lint, zero findings

@@ -97,7 +97,7 @@ func New(cfg Config) (*Provider, error) {
 	if err := os.MkdirAll(p.boxesDir(), 0o711); err != nil {
 		return nil, fmt.Errorf("make the sandbox state folder: %w", err)
 	}
-	if err := local.SweepNew(p.boxesDir()); err != nil {
+	if err := local.SweepParts(p.boxesDir()); err != nil {
 		return nil, fmt.Errorf("clear the sandbox state folder: %w", err)
 	}
 	return p, nil

@@ -64,7 +64,7 @@ func (p *Provider) Create(ctx context.Context, s sandbox.Spec) (h sandbox.Handle
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, local.RemoveAll(b.dir))
+			err = errors.Join(err, local.RemoveFolder(b.dir))
 		}
 	}()
 	steps := []func() error{
@@ -305,7 +305,7 @@ func (b box) removeFiles() error {
 			}
 		}
 	}
-	return local.RemoveAll(b.dir)
+	return local.RemoveFolder(b.dir)
 }
 
 // end kills pid 1 and bwrap until neither runs. Whatever else is in the PID

@@ -36,7 +36,7 @@ func (p *Provider) Delete(ctx context.Context, h sandbox.Handle) error {
 	return nil
 }
 
-// remove takes away processes, cgroup, runtime state, files, and the record last.
+// remove takes away processes, cgroup, runtime state, and the folder with the record last.
 // The caller holds the sandbox's lock.
 func (p *Provider) remove(ctx context.Context, b box) error {
 	if _, err := os.Lstat(b.dir); absent(err) {
@@ -79,19 +79,7 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 			return err
 		}
 	}
-	names, err := os.ReadDir(b.dir)
-	if err != nil {
-		return err
-	}
-	for _, n := range names {
-		if n.Name() == filepath.Base(b.record()) {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(b.dir, n.Name())); err != nil {
-			return err
-		}
-	}
-	return os.RemoveAll(b.dir)
+	return local.RemoveFolder(b.dir)
 }
 
 // removeShared takes down what sandboxes share once there are none: the empty

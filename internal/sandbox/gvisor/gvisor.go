@@ -119,7 +119,7 @@ func New(cfg Config) (*Provider, error) {
 			return nil, fmt.Errorf("make the sandbox state folder: %w", err)
 		}
 	}
-	if err := local.SweepNew(p.boxesDir()); err != nil {
+	if err := local.SweepParts(p.boxesDir()); err != nil {
 		return nil, fmt.Errorf("clear the sandbox state folder: %w", err)
 	}
 	if err := p.layOutSidecars(); err != nil {

@@ -32,13 +32,13 @@ func MakerAlive(name string) bool {
 	return Process{PID: pid, Start: start, BootID: BootID()}.Alive()
 }
 
-// newMark stands before the maker in the name of a folder that is not complete.
-const newMark = ".new-"
+// partMark stands before the maker in the name of a folder that is not complete.
+const partMark = ".part-"
 
 // NewFolder makes a folder with one file in it. Others see both or nothing, whenever
 // this process is killed. One that is there already is fs.ErrExist.
 func NewFolder(dir string, mode fs.FileMode, file string, data []byte, fileMode fs.FileMode) error {
-	tmp := dir + newMark + Maker()
+	tmp := dir + partMark + Maker()
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
@@ -59,14 +59,31 @@ func NewFolder(dir string, mode fs.FileMode, file string, data []byte, fileMode 
 	return nil
 }
 
-// SweepNew removes from a folder what NewFolder in killed processes did not complete.
-func SweepNew(parent string) error {
+// RemoveFolder removes a folder that NewFolder made. Others see it whole or not at all,
+// whenever this process is killed and whoever still writes into it.
+func RemoveFolder(dir string) error {
+	tmp := dir + partMark + Maker()
+	if err := RemoveAll(tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, tmp); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return RemoveAll(tmp)
+}
+
+// SweepParts removes from a folder what killed processes did not complete or did not
+// remove wholly.
+func SweepParts(parent string) error {
 	names, err := os.ReadDir(parent)
 	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if _, maker, ok := strings.Cut(n.Name(), newMark); ok && !MakerAlive(maker) {
+		if _, maker, ok := strings.Cut(n.Name(), partMark); ok && !MakerAlive(maker) {
 			if err := RemoveAll(filepath.Join(parent, n.Name())); err != nil {
 				return err
 			}

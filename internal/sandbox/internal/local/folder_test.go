@@ -23,16 +23,22 @@ func TestNewFolder(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(a, "record")); err != nil || string(b) != "x" {
 		t.Errorf("%q, %v", b, err)
 	}
+	if err := RemoveFolder(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveFolder(a); err != nil {
+		t.Errorf("again: %v", err)
+	}
 	// One of a killed process goes, one at work stays.
-	for _, n := range []string{"b.new-999999999-1", "c.new-" + Maker(), "d"} {
+	for _, n := range []string{"b.part-999999999-1", "c.part-" + Maker(), "d"} {
 		if err := os.MkdirAll(filepath.Join(dir, n, "x"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := SweepNew(dir); err != nil {
+	if err := SweepParts(dir); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([]string{"a", "c.new-" + Maker(), "d"}, list(t, dir)); d != "" {
+	if d := cmp.Diff([]string{"c.part-" + Maker(), "d"}, list(t, dir)); d != "" {
 		t.Error(d)
 	}
 }

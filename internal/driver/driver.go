@@ -24,6 +24,7 @@ import (
 
 	"github.com/hearthd/hearth/internal/driver/agent"
 	"github.com/hearthd/hearth/internal/driver/proc"
+	"github.com/hearthd/hearth/internal/driver/reserve"
 	"github.com/hearthd/hearth/internal/driver/turn"
 	"github.com/hearthd/hearth/internal/driver/turnlog"
 	"github.com/hearthd/hearth/internal/driver/worktree"
@@ -47,6 +48,7 @@ type Driver struct {
 	boot int64
 	tree *worktree.Tree
 	logs *turnlog.Store
+	room *reserve.Reserve // of disk
 
 	wg       sync.WaitGroup // turns and setups; Run waits
 	stopping chan struct{}  // closed when Run ends
@@ -68,6 +70,8 @@ type kept struct {
 	Boot  int64 `json:"boot"`
 	Fence int64 `json:"fence"`
 }
+
+const reserveBytes = 8 << 20
 
 // LoadConfig reads and checks the configuration file.
 func LoadConfig(path string) (driverapi.Config, error) {
@@ -97,12 +101,14 @@ func New(cfg driverapi.Config, o Options) (*Driver, error) {
 			return nil, fmt.Errorf("make folder: %w", err)
 		}
 	}
+	room := reserve.New(filepath.Join(cfg.State, "reserve"), reserveBytes)
+	room.Room() // turns that were cut get their end
 	logs, err := turnlog.Open(filepath.Join(cfg.State, "turns"), o.Now)
 	if err != nil {
 		return nil, err
 	}
 	d := &Driver{
-		cfg: cfg, o: o, logs: logs, stopping: make(chan struct{}),
+		cfg: cfg, o: o, logs: logs, room: room, stopping: make(chan struct{}),
 		tree: &worktree.Tree{Procs: o.Procs, Work: cfg.Work, Home: cfg.Home, State: filepath.Join(cfg.State, "git"), Env: o.Env, Log: o.Log, Now: o.Now},
 	}
 	b, err := os.ReadFile(d.keptPath())
@@ -142,6 +148,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	for _, p := range d.cfg.Ports {
 		d.openPort(ctx, &ports, p)
 	}
+	d.wg.Go(d.balance) // beside the dialing, which it would hold up
 	d.dialForEver(ctx)
 	close(d.stopping)
 	d.wg.Wait()
@@ -247,9 +254,16 @@ func (d *Driver) replaceAgent(ctx context.Context, old *agent.Agent, req drivera
 		req.Dir = d.cfg.Home
 	}
 	base := worktree.MergeEnv(d.o.Env, []string{"HOME=" + d.cfg.Home})
-	a, err := agent.Start(ctx, req, worktree.MergeEnv(base, req.Env), agent.Options{
-		Procs: d.o.Procs, Version: d.o.Build, Log: d.o.Log,
-	})
+	start := func() (*agent.Agent, error) {
+		return agent.Start(ctx, req, worktree.MergeEnv(base, req.Env), agent.Options{
+			Procs: d.o.Procs, Version: d.o.Build, Log: d.o.Log,
+		})
+	}
+	d.room.Room()
+	a, err := start()
+	if fault.CodeOf(err) == fault.DiskFull && d.room.Free() {
+		a, err = start()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.agent, d.agentReq = a, req
@@ -267,13 +281,14 @@ func (d *Driver) startTurn(ctx context.Context, id string, req driverapi.TurnReq
 	if req.Prompt == "" || len(req.Attempts) == 0 {
 		return 0, false, fault.New(fault.InvalidInput, "A turn needs a prompt and a rung to try.")
 	}
-	d.starting.Lock() // no agent is replaced meanwhile
+	d.starting.Lock() // no agent is replaced meanwhile, and no turn begun
 	defer d.starting.Unlock()
+	if err := d.idle(); err != nil {
+		return 0, false, err
+	}
+	d.balance()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.turn != nil {
-		return 0, false, fault.New(fault.TurnInFlight, "Another turn is at work.")
-	}
 	if d.agent == nil || d.agent.Fingerprint != req.Fingerprint || !d.agent.Alive() {
 		return 0, false, fault.New(fault.AgentExited, "The agent of this turn does not run.")
 	}
@@ -293,6 +308,7 @@ func (d *Driver) startTurn(ctx context.Context, id string, req driverapi.TurnReq
 			defer d.mu.Unlock()
 			d.turn = nil
 		},
+		Free: d.room.Free, Room: d.room.Room,
 		ID: id, Request: req, Agent: d.agent, Work: d.cfg.Work, Log: l, Now: d.o.Now, Logger: d.o.Log,
 		Restart: func(ctx context.Context) (*agent.Agent, error) {
 			d.starting.Lock()
@@ -319,6 +335,23 @@ func (d *Driver) cancelTurn(id string, req driverapi.CancelRequest) error {
 		d.turn.Cancel(req)
 	}
 	return nil
+}
+
+// balance makes the reserve of disk what it should be. Without one the driver works on.
+func (d *Driver) balance() {
+	if err := d.room.Balance(); err != nil {
+		d.o.Log.Warn("reserve of disk", "error", err)
+	}
+}
+
+// withRoom does what needs some disk while no turn is at work: on a full disk with the reserve.
+func (d *Driver) withRoom(f func() error) error {
+	d.room.Room()
+	err := f()
+	if fault.CodeOf(err) == fault.DiskFull && d.room.Free() {
+		err = f()
+	}
+	return err
 }
 
 // idle is an error while a turn is at work.

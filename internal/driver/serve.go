@@ -12,8 +12,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/hearthd/hearth/internal/driver/worktree"
 	"github.com/hearthd/hearth/internal/driverapi"
 	"github.com/hearthd/hearth/internal/fault"
 )
@@ -22,33 +24,43 @@ const (
 	maxBody     = 32 << 20
 	pingAfter   = 15 * time.Second // of silence on the connection
 	pingTimeout = 10 * time.Second
-	longEnough  = time.Second // a connection that lived so long was a good one
+	longEnough  = time.Second     // a connection that lived so long was a good one
+	refusedMost = 5 * time.Second // between dials that end right after the greeting
 )
 
 // dialForEver keeps one connection to the driver door and serves on it.
 func (d *Driver) dialForEver(ctx context.Context) {
+	var called atomic.Bool // on the connection at hand
 	h := d.handler()
+	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		called.Store(true)
+		h.ServeHTTP(w, r)
+	})
 	wait := dialFirst
 	for ctx.Err() == nil {
 		begun := d.o.Now()
 		hello, err := json.Marshal(d.hello())
+		most := dialMost
 		if err == nil {
 			var c net.Conn
 			if c, err = d.dialDoor(ctx, driverapi.DoorDriver+" "+string(hello), 0); err == nil {
-				d.serveConn(ctx, c, h)
+				called.Store(false)
+				d.serveConn(ctx, c, counted)
+				most = refusedMost
 			}
 		}
 		if err != nil && !nobodyThere(err) && ctx.Err() == nil {
 			d.o.Log.Warn("driver door not reached", "error", err)
 		}
-		if d.o.Now().Sub(begun) >= longEnough {
+		if called.Load() || d.o.Now().Sub(begun) >= longEnough {
 			wait = dialFirst
 		}
+		wait = min(wait, most)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 		}
-		wait = min(2*wait, dialMost)
+		wait *= 2
 	}
 }
 
@@ -260,18 +272,27 @@ func (d *Driver) handlePack(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if !req.Interim {
-		if err := d.idle(); err != nil {
-			refuse(w, err)
-			return
-		}
+	var p *worktree.Packed
+	pack := func() (err error) {
+		p, err = d.tree.Pack(r.Context(), req)
+		return err
 	}
-	p, err := d.tree.Pack(r.Context(), req)
-	if err != nil {
+	with := d.withRoom
+	if req.Interim { // the reserve would be the agent's
+		with = func(f func() error) error { return f() }
+	} else if err := d.idle(); err != nil {
 		refuse(w, err)
 		return
 	}
-	defer p.Close()
+	if err := with(pack); err != nil {
+		refuse(w, err)
+		return
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			d.o.Log.Warn("close pack", "error", err)
+		}
+	}()
 	head, err := asciiJSON(p.Result)
 	if err != nil {
 		refuse(w, err)
@@ -315,7 +336,7 @@ func (d *Driver) handleReset(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	if err := d.tree.Reset(r.Context(), req.OID); err != nil {
+	if err := d.withRoom(func() error { return d.tree.Reset(r.Context(), req.OID) }); err != nil {
 		refuse(w, err)
 		return
 	}

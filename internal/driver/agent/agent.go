@@ -150,7 +150,7 @@ func (a *Agent) run(ctx context.Context, req driverapi.AgentRequest, env []strin
 		closeAll()
 		return fmt.Errorf("start agent: %w", err)
 	}
-	p, err := o.Procs.Start(proc.Spec{Args: req.Command, Env: env, Dir: req.Dir, Stdin: inR, Stdout: outW, Stderr: errW})
+	p, err := o.Procs.Start(proc.Spec{Args: req.Command, Env: env, Dir: req.Dir, Stdin: inR, Stdout: outW, Stderr: errW, Apart: true})
 	if err != nil {
 		closeAll()
 		return fault.Wrap(err, fault.AgentStartFailed, "The agent could not be started: %v", err)
@@ -183,7 +183,7 @@ func (a *Agent) run(ctx context.Context, req driverapi.AgentRequest, env []strin
 		case <-time.After(eofAfterExit): // a child holds the pipe
 		}
 		cancel()
-		errR.SetReadDeadline(time.Now().Add(eofAfterExit / 4)) //nolint:forbidigo // a pipe's deadline is wall time
+		_ = errR.SetReadDeadline(time.Now().Add(eofAfterExit / 4)) // a pipe's deadline is wall time
 		readers.Wait()
 	}()
 	return nil

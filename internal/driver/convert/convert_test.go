@@ -412,7 +412,7 @@ func TestTerminalOfTheAgent(t *testing.T) {
 	var got []string
 	got = append(got, x.say(toolUpdate(`"status":"in_progress","rawInput":{"a":1},"content":[{"type":"terminal","terminalId":"t"}]`))...)
 	got = append(got, x.say(toolUpdate(`"_meta":{"terminal_output":{"terminal_id":"t","data":"one\n"}}`))...)
-	got = append(got, x.say(toolUpdate(`"_meta":{"terminal_output":{"terminal_id":"t","data":"two\n"}}`))...)
+	got = append(got, x.say(toolUpdate(`"_meta":{"terminal_output_delta":{"terminal_id":"t","data":"two\n"}}`))...)
 	x.later(time.Second)
 	got = append(got, x.take(x.c.Tick())...)
 	got = append(got, x.say(toolUpdate(`"status":"completed","_meta":{"terminal_exit":{"exit_code":0}}`))...)

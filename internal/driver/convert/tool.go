@@ -238,14 +238,19 @@ func (t *tool) terminals(meta json.RawMessage) {
 	if len(meta) == 0 {
 		return
 	}
+	type chunk struct {
+		Data string `json:"data"`
+	}
 	var m struct {
-		Output *struct {
-			Data string `json:"data"`
-		} `json:"terminal_output"`
-		Exit json.RawMessage `json:"terminal_exit"`
+		Output *chunk          `json:"terminal_output"`
+		Delta  *chunk          `json:"terminal_output_delta"` // to clients that asked for nothing
+		Exit   json.RawMessage `json:"terminal_exit"`
 	}
 	if acp.Decode(meta, &m) != nil {
 		return
+	}
+	if m.Output == nil {
+		m.Output = m.Delta
 	}
 	if m.Output != nil {
 		t.terminal = append(t.terminal, m.Output.Data...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,9 +16,9 @@ type Mark struct{ seen map[int]uint64 }
 
 // stat is what /proc tells of a process.
 type stat struct {
-	pid, parent int
-	state       byte
-	start       uint64 // clock ticks since boot: tells a reused pid from the old one
+	pid, parent, session int
+	state                byte
+	start                uint64 // clock ticks since boot: tells a reused pid from the old one
 }
 
 // Mark remembers the processes that are there now.
@@ -37,9 +38,36 @@ func (t *Table) Mark() (Mark, error) {
 // whatever session or group it is in, and returns when none is left or ctx has
 // ended. The processes in keep stay, their children do not; helpers stay with their children.
 func (t *Table) EndSince(ctx context.Context, m Mark, keep ...*Process) error {
+	return end(ctx, func() ([]stat, error) { return t.since(m, keep) })
+}
+
+// EndOthersSince is like [Table.EndSince], but processes that are apart stay,
+// and so does what descends from them or is in their session.
+func (t *Table) EndOthersSince(ctx context.Context, m Mark) error {
+	return end(ctx, func() ([]stat, error) {
+		all, err := list()
+		if err != nil {
+			return nil, err
+		}
+		return t.descendants(os.Getpid(), t.withoutApart(all), m, nil), nil
+	})
+}
+
+// withoutApart takes out the processes that are apart and all of their sessions. What descends from them is not reached then.
+func (t *Table) withoutApart(all []stat) []stat {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.DeleteFunc(all, func(s stat) bool {
+		p, leader := t.procs[s.pid], t.procs[s.session]
+		return p != nil && p.apart || leader != nil && leader.apart
+	})
+}
+
+// end kills what victims finds until it finds nothing.
+func end(ctx context.Context, find func() ([]stat, error)) error {
 	var left int
 	for round := 0; ; round++ {
-		victims, err := t.since(m, keep)
+		victims, err := find()
 		if err != nil {
 			return err
 		}
@@ -69,6 +97,12 @@ func (t *Table) since(m Mark, keep []*Process) ([]stat, error) {
 	if err != nil {
 		return nil, err
 	}
+	return t.descendants(os.Getpid(), all, m, keep), nil
+}
+
+// descendants picks from all what descends from root and came after m. The list was
+// not read in one moment: parents may form a ring.
+func (t *Table) descendants(root int, all []stat, m Mark, keep []*Process) []stat {
 	children := map[int][]stat{}
 	for _, s := range all {
 		children[s.parent] = append(children[s.parent], s)
@@ -86,22 +120,22 @@ func (t *Table) since(m Mark, keep []*Process) ([]stat, error) {
 	}
 	t.mu.Unlock()
 	var out []stat
+	visited := map[int]bool{root: true}
 	var walk func(pid int)
 	walk = func(pid int) {
 		for _, s := range children[pid] {
-			if helpers[s.pid] {
+			if helpers[s.pid] || visited[s.pid] {
 				continue
 			}
+			visited[s.pid] = true
 			if start, old := m.seen[s.pid]; !kept[s.pid] && (!old || start != s.start) && s.state != 'Z' && s.state != 'X' {
 				out = append(out, s)
 			}
-			if s.pid != pid {
-				walk(s.pid)
-			}
+			walk(s.pid)
 		}
 	}
-	walk(os.Getpid())
-	return out, nil
+	walk(root)
+	return out
 }
 
 // list reads /proc.
@@ -117,14 +151,16 @@ func list() ([]stat, error) {
 	}
 	var out []stat
 	for _, n := range names {
-		if _, err := strconv.Atoi(n); err != nil {
+		pid, err := strconv.Atoi(n)
+		if err != nil {
 			continue
 		}
 		b, err := os.ReadFile("/proc/" + n + "/stat")
 		if err != nil {
 			continue // it has ended meanwhile
 		}
-		if s, ok := parseStat(string(b)); ok {
+		// gVisor gives a process that is just being reaped the pid 0, and parent 0 to those whose parent is.
+		if s, ok := parseStat(string(b)); ok && s.pid == pid {
 			out = append(out, s)
 		}
 	}
@@ -146,9 +182,10 @@ func parseStat(line string) (stat, bool) {
 		return stat{}, false
 	}
 	parent, err1 := strconv.Atoi(f[1])
-	start, err2 := strconv.ParseUint(f[19], 10, 64)
-	if err1 != nil || err2 != nil {
+	session, err2 := strconv.Atoi(f[3])
+	start, err3 := strconv.ParseUint(f[19], 10, 64)
+	if err1 != nil || err2 != nil || err3 != nil {
 		return stat{}, false
 	}
-	return stat{pid: pid, parent: parent, state: f[0][0], start: start}, true
+	return stat{pid: pid, parent: parent, session: session, state: f[0][0], start: start}, true
 }

@@ -43,6 +43,8 @@ type Spec struct {
 	Stdin, Stdout, Stderr *os.File
 	// Helper marks a process of the driver's own, which [Table.EndSince] leaves alone together with its children.
 	Helper bool
+	// Apart marks a process that [Table.EndOthersSince] leaves alone with all that is its.
+	Apart bool
 }
 
 // Exit is how a process ended.
@@ -66,6 +68,7 @@ func (e Exit) String() string {
 type Process struct {
 	PID    int
 	helper bool
+	apart  bool
 	table  *Table
 	done   chan struct{}
 	exit   Exit // written before done is closed
@@ -112,7 +115,7 @@ func (t *Table) Start(s Spec) (*Process, error) {
 		_ = syscall.SetNonblock(int(fd), false) // programs expect blocking streams
 		fds = append(fds, fd)
 	}
-	p := &Process{helper: s.Helper, table: t, done: make(chan struct{})}
+	p := &Process{helper: s.Helper, apart: s.Apart, table: t, done: make(chan struct{})}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pid, err := syscall.ForkExec(bin, s.Args, &syscall.ProcAttr{

@@ -168,11 +168,8 @@ func TestEndSince(t *testing.T) {
 	<-helper.Done()
 	helper.Signal(syscall.SIGKILL) // nothing happens
 	r.Close()
-	for { // the orphans
-		if _, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != nil {
-			break
-		}
-		break
+	if _, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != nil && !errors.Is(err, syscall.ECHILD) { // an orphan
+		t.Error(err)
 	}
 }
 

@@ -20,6 +20,8 @@ type Command struct {
 	Spec
 	In       io.Reader // nil: empty
 	Out, Err io.Writer // nil: dropped; each is written by one goroutine
+	// Ended is called when the process has ended, before the rest of its output is waited for. Optional.
+	Ended func()
 }
 
 // Run starts a command and returns when it has ended and its output was
@@ -96,13 +98,16 @@ func (t *Table) Run(ctx context.Context, c Command) (Exit, error) {
 		wg.Go(func() { _ = copyOut(c.Err, errw, p) })
 	}
 	<-p.Done()
-	now := time.Now() //nolint:forbidigo // a pipe's deadline is wall time
+	if c.Ended != nil {
+		c.Ended()
+	}
+	now := time.Now() // a pipe's deadline is wall time
 	for _, f := range ours {
 		if f == in {
-			f.SetWriteDeadline(now)
+			_ = f.SetWriteDeadline(now) // a pipe has deadlines
 			continue
 		}
-		f.SetReadDeadline(now.Add(drainAfterExit))
+		_ = f.SetReadDeadline(now.Add(drainAfterExit))
 	}
 	wg.Wait()
 	if outErr != nil {
@@ -120,7 +125,7 @@ func copyOut(w io.Writer, r *os.File, p *Process) error {
 	for {
 		select {
 		case <-p.Done():
-			r.SetReadDeadline(time.Now().Add(drainAfterExit)) //nolint:forbidigo // a pipe's deadline is wall time
+			_ = r.SetReadDeadline(time.Now().Add(drainAfterExit)) // a pipe's deadline is wall time
 		default:
 		}
 		n, err := r.Read(buf)

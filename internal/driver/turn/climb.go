@@ -20,6 +20,8 @@ const (
 	sessionTimeout = time.Minute
 	replayQuiet    = 300 * time.Millisecond // no update for so long: a late replay is over
 	replayMost     = 10 * time.Second
+
+	stderrInMessage = 300 // bytes
 )
 
 // Methods of an attempt.
@@ -44,7 +46,7 @@ func (t *Turn) climb(ctx context.Context) (failed []string, err error) {
 	ctx, stop := t.startContext(ctx)
 	defer stop()
 	var last error
-	for _, at := range t.o.Request.Attempts {
+	for i, at := range t.o.Request.Attempts {
 		session, err := t.attempt(ctx, at)
 		if err != nil && ctx.Err() != nil {
 			return failed, errStop
@@ -56,12 +58,16 @@ func (t *Turn) climb(ctx context.Context) (failed []string, err error) {
 			t.took(at, session, failed)
 			return failed, nil
 		}
+		err = t.died(err)
 		failed = append(failed, reason(at.Rung, err))
 		if last == nil || !acp.IsCode(last, acp.CodeAuthRequired) {
 			last = err
 		}
+		if i == len(t.o.Request.Attempts)-1 {
+			break
+		}
 		if err := t.revive(ctx); err != nil {
-			return failed, errors.Join(last, err)
+			return append(failed, clip(err.Error(), 500)), errors.Join(last, err)
 		}
 	}
 	return failed, last
@@ -126,21 +132,41 @@ func (t *Turn) preamble() string {
 	return t.pre
 }
 
+// died adds how the agent ended, where that is why a rung failed.
+func (t *Turn) died(err error) error {
+	a := t.Agent()
+	if a.Alive() {
+		return err
+	}
+	select { // its connection has ended: the process most likely has, too, and its last words are read
+	case <-a.Gone():
+	case <-time.After(killTime):
+	}
+	exit := a.Exit()
+	if exit == "" {
+		return err
+	}
+	said := ""
+	if words := a.Stderr(stderrInMessage); words != "" {
+		said = ". It said: " + words
+	}
+	return fmt.Errorf("%w; the agent ended: %s%s", err, exit, said)
+}
+
 // revive starts the agent anew when it ended while a rung was tried.
 func (t *Turn) revive(ctx context.Context) error {
 	old := t.Agent()
 	if old.Alive() {
 		return nil
 	}
-	said := old.Exit() + " " + old.Stderr(500)
 	if t.o.Restart == nil {
-		return fmt.Errorf("the agent ended: %s", said)
+		return errors.New("the agent was not started again")
 	}
 	t.kill(ctx)
 	old.Receive(nil)
 	a, err := t.o.Restart(ctx)
 	if err != nil {
-		return fmt.Errorf("the agent ended: %s; it did not start again: %w", said, err)
+		return fmt.Errorf("the agent did not start again: %w", err)
 	}
 	t.setAgent(a)
 	return nil

@@ -44,18 +44,23 @@ type Options struct {
 	Restart func(ctx context.Context) (*agent.Agent, error)
 	// Finished is told when the turn is about to end and uses the agent no more.
 	Finished func()
-	Work     string // the agent's working directory
-	Log      *turnlog.Log
-	Now      func() time.Time
-	Logger   *slog.Logger
+	// Free gives the driver's reserve of disk back, false when there is none; Room
+	// does so where little is left of the disk.
+	Free   func() bool
+	Room   func()
+	Work   string // the agent's working directory
+	Log    *turnlog.Log
+	Now    func() time.Time
+	Logger *slog.Logger
 }
 
 // Turn is one turn. Run it once; Cancel from anywhere.
 type Turn struct {
-	o        Options
-	begun    time.Time
-	canceled chan struct{}
-	broken   chan struct{} // the log cannot be written
+	o         Options
+	begun     time.Time
+	canceled  chan struct{}
+	broken    chan struct{} // the log cannot be written
+	breakOnce func()
 
 	mu        sync.Mutex
 	agent     *agent.Agent
@@ -69,12 +74,14 @@ type Turn struct {
 	seen      time.Time // of any update, a replay's too
 	cancelReq *driverapi.CancelRequest
 	writeErr  error
+	lost      []driverapi.Record // what the log had no room for; nothing came after it
 }
 
 // New makes a turn whose log was just created.
 func New(o Options) *Turn {
+	broken := make(chan struct{})
 	return &Turn{
-		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: make(chan struct{}),
+		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: broken, breakOnce: sync.OnceFunc(func() { close(broken) }),
 		cap:  limiter{maxParts: capParts, maxBytes: capBytes},
 		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise}),
 	}
@@ -163,9 +170,20 @@ func (t *Turn) append(recs ...driverapi.Record) {
 		return
 	}
 	if err := t.o.Log.Append(recs...); err != nil {
-		t.writeErr = err
-		close(t.broken)
+		t.writeErr, t.lost, t.taking = err, recs, false
+		t.breakOnce()
 	}
+}
+
+// makeUp writes what the disk had no room for, with the driver's reserve. Called
+// under mu when the turn is at its end: before, the agent would take the reserve.
+func (t *Turn) makeUp() {
+	if !turnlog.Full(t.writeErr) || !t.o.Free() {
+		return
+	}
+	lost := t.lost
+	t.writeErr, t.lost = nil, nil
+	t.append(lost...)
 }
 
 // answer is what became of the prompt.
@@ -193,8 +211,8 @@ func (t *Turn) Run(ctx context.Context) {
 	}
 	t.mu.Lock()
 	t.append(driverapi.Record{Sent: true})
-	t.taking, t.last = true, t.o.Now()
 	session, broken := t.session, t.writeErr != nil
+	t.taking, t.last = !broken, t.o.Now()
 	t.mu.Unlock()
 	if broken {
 		t.fail(ctx, t.diskError())
@@ -431,7 +449,10 @@ func (t *Turn) close(e driverapi.End, c convert.End) driverapi.End {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.taking = false
+	t.makeUp()
 	t.write(t.conv.End(c))
+	t.makeUp()
+	t.o.Room() // for the end record and for what comes after the turn
 	if t.writeErr != nil && e.Outcome != driverapi.OutcomeFailed {
 		e.Outcome, e.Code, e.Message, e.Clean = driverapi.OutcomeFailed, string(fault.DriverInvalid), "The turn's log could not be written.", false
 		if turnlog.Full(t.writeErr) {

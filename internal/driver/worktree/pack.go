@@ -65,7 +65,7 @@ func (t *Tree) Pack(ctx context.Context, req driverapi.PackRequest) (*Packed, er
 		return nil, fault.Wrap(err, fault.PackFailed, "The work could not be packed.")
 	}
 	p, err := t.pack(ctx, s, req)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if err != nil && fault.CodeOf(err) == fault.InternalError && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || noSpace([]byte(err.Error()))) {
 		err = fault.Wrap(err, fault.DiskFull, "The sandbox's disk is full, so the work cannot be packed.")
 	}
 	if err != nil && fault.CodeOf(err) == fault.InternalError {

@@ -31,6 +31,8 @@ const (
 	outputKept         = 8 << 10
 	defaultTimeout     = 30 * time.Minute
 	cloneTries         = 3
+	maxUnknownKeys     = 20
+	endTime            = 5 * time.Second // for what a setup command left running
 )
 
 // foreign are files in which others describe an environment.
@@ -199,7 +201,12 @@ func (t *Tree) clone(ctx context.Context, r *driverapi.Repo, emit func(driverapi
 	if f := run("remote", "add", "origin", r.URL); f != nil {
 		return nil, f
 	}
-	if f := t.fetch(ctx, env, emit, "origin", "+refs/heads/*:refs/remotes/origin/*"); f != nil {
+	// Only what the work starts from: other branches may be large, and are fetched when somebody asks for them.
+	heads := "+refs/heads/*:refs/remotes/origin/*"
+	if r.Base != "" {
+		heads = "+refs/heads/" + r.Base + ":refs/remotes/origin/" + r.Base
+	}
+	if f := t.fetch(ctx, env, emit, "origin", heads); f != nil {
 		return nil, f
 	}
 	if r.BaseOID == "" {
@@ -298,26 +305,38 @@ func (t *Tree) environment(emit func(driverapi.SetupEvent)) ([]string, error) {
 		return nil, err
 	}
 	commands, unknown, err := parseEnvironment(b)
-	for _, k := range unknown {
-		emit(driverapi.SetupEvent{Phase: phaseSetup, Line: fmt.Sprintf("%s: the key %q is not known and was not used.", environmentFile, k)})
+	for _, k := range unknown[:min(len(unknown), maxUnknownKeys)] {
+		emit(driverapi.SetupEvent{Phase: phaseSetup, Line: fmt.Sprintf("%s: the key %q is not known and was not used.", environmentFile, clip(k, 100))})
 	}
 	return commands, err
 }
 
 // parseEnvironment takes the setup commands: a string or a list of strings.
 func parseEnvironment(b []byte) (commands, unknown []string, err error) {
-	var doc map[string]yaml.Node
+	var doc yaml.Node // not a map: the decoder compares each key with each
 	if err := yaml.Unmarshal(b, &doc); err != nil {
 		return nil, nil, fmt.Errorf("it is not a mapping in YAML: %w", err)
 	}
-	for k := range doc {
-		if k != "setup" {
-			unknown = append(unknown, k)
+	if len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" {
+		return nil, nil, nil
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return nil, nil, errors.New("it is not a mapping in YAML")
+	}
+	var n *yaml.Node
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		switch k := root.Content[i]; {
+		case k.Value != "setup":
+			unknown = append(unknown, k.Value)
+		case n != nil:
+			return nil, nil, fmt.Errorf("line %d: setup is already defined", k.Line)
+		default:
+			n = root.Content[i+1]
 		}
 	}
 	slices.Sort(unknown)
-	n, ok := doc["setup"]
-	if !ok {
+	if n == nil {
 		return nil, unknown, nil
 	}
 	text := func(n *yaml.Node) error {
@@ -343,14 +362,16 @@ func parseEnvironment(b []byte) (commands, unknown []string, err error) {
 		if n.Tag == "!!null" {
 			return nil, unknown, nil
 		}
-		if err := text(&n); err != nil {
+		if err := text(n); err != nil {
 			return nil, unknown, err
 		}
 	}
 	return commands, unknown, nil
 }
 
-// command runs one setup command by the shell.
+// command runs one setup command by the shell. When it has ended, however it has,
+// everything that it started is ended too: nothing of the setup lives on beside the agent,
+// which may be starting meanwhile.
 func (t *Tree) command(ctx context.Context, command string, lines *lineWriter) *driverapi.Failure {
 	shell := "sh"
 	env := t.userEnv()
@@ -375,19 +396,20 @@ func (t *Tree) command(ctx context.Context, command string, lines *lineWriter) *
 		defer close(copied)
 		_, _ = io.Copy(both, r)
 	}()
+	var left error
 	exit, err := t.Procs.Run(ctx, proc.Command{
 		Spec: proc.Spec{Args: []string{shell, "-e", "-c", command}, Env: env, Dir: t.Work},
 		Out:  w, Err: w,
+		Ended: func() {
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+			defer cancel()
+			left = t.Procs.EndOthersSince(end, mark)
+		},
 	})
-	w.Close()
+	_ = w.Close() // ends the copy; it never fails
 	<-copied
 	lines.flush()
 	if ctx.Err() != nil {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if eerr := t.Procs.EndSince(end, mark); eerr != nil {
-			t.Log.Warn("end of setup command", "error", eerr)
-		}
 		return failf(fault.SetupFailed, words.String(), "The setup command %q was ended: %v.", first, context.Cause(ctx))
 	}
 	if err != nil {
@@ -395,6 +417,9 @@ func (t *Tree) command(ctx context.Context, command string, lines *lineWriter) *
 	}
 	if !exit.OK() {
 		return failf(fault.SetupFailed, words.String(), "The setup command %q failed: %s.", first, exit)
+	}
+	if left != nil {
+		return failf(fault.SetupFailed, words.String(), "What the setup command %q left running could not be ended: %v.", first, left)
 	}
 	return nil
 }

@@ -99,8 +99,8 @@ func (p *place) setup(ctx context.Context, r driverapi.SetupRequest) (lines []st
 	return lines, last
 }
 
+// Not parallel: the end of a setup command ends all that was started meanwhile, other tests' processes too.
 func TestSetupFailsAndGoesOn(t *testing.T) {
-	t.Parallel()
 	p := newPlace(t, seed)
 	repo := &driverapi.Repo{URL: p.bare, Base: "main", BaseOID: p.base, Branch: "hearth/work"}
 	fresh := func() {
@@ -152,6 +152,64 @@ func TestSetupFailsAndGoesOn(t *testing.T) {
 	// Done is done.
 	if lines, last := p.setup(t.Context(), driverapi.SetupRequest{Repo: repo, Commands: []string{"false"}}); last.Failure != nil || len(lines) > 0 || last.Head != p.base {
 		t.Errorf("after all: %+v %q", last, lines)
+	}
+}
+
+// What is told of a repository is bounded, whatever is in it: the server refuses a driver that says too much.
+func TestSetupSaysLittle(t *testing.T) {
+	t.Parallel()
+	var keys, twice strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&keys, "%s%d: 1\n", strings.Repeat("k", i%20), i)
+		fmt.Fprintf(&twice, "setup: a%d\n", i)
+	}
+	for name, file := range map[string]string{
+		"keys": keys.String(), "long key": "? " + strings.Repeat("k", 60_000) + "\n: 1\n", "twice": twice.String(),
+	} {
+		p := newPlace(t, "")
+		if err := os.RemoveAll(p.tree.State); err != nil {
+			t.Fatal(err)
+		}
+		p.tree.state = &state{Cloned: true, Branch: "main", Format: "sha1"}
+		path := filepath.Join(p.tree.Work, environmentFile)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		lines := 0
+		last := p.tree.Setup(t.Context(), driverapi.SetupRequest{}, func(e driverapi.SetupEvent) {
+			if lines++; len(e.Line) > 4000 {
+				t.Errorf("%s: a line of %d bytes", name, len(e.Line))
+			}
+		})
+		if lines > 50 || (name == "twice") != (last.Failure != nil) || last.Failure != nil && len(last.Failure.Message) > 2100 {
+			t.Errorf("%s: %d lines, %+v", name, lines, last.Failure)
+		}
+	}
+}
+
+func TestNotesAreBounded(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, seed)
+	p.agent("for i in $(seq 80); do echo $i > $i.bin; done; git checkout -q --detach; for d in $(seq 40); do mkdir -p sub$d; (cd sub$d; git init -q; echo x > x; git add x; git commit -qm x); done")
+	packed, err := p.tree.Pack(t.Context(), driverapi.PackRequest{Base: p.base, Have: []string{p.base}, Message: "m", Author: person, Commit: person, At: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	got := packed.Result.Notes
+	if len(got) != maxNotes || !strings.HasSuffix(got[maxNotes-1], "more notes were left out.") {
+		t.Errorf("%d notes, the last one %q", len(got), got[len(got)-1])
+	}
+	var n notes
+	n.add("%s", strings.Repeat("é", 1000))
+	n.add("%s", strings.Repeat("x", maxNote-3)+strings.Repeat("é", 10))
+	for _, s := range n.all() {
+		if len(s) > maxNote {
+			t.Errorf("a note of %d bytes", len(s))
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 const (
 	maxNotes     = 50
+	maxNote      = 500 // bytes
 	maxBadPaths  = 100
 	lfsPointer   = "version https://git-lfs.github.com/spec/v1\n"
 	rawPackRatio = 8 // unpacked bytes that are tried for one byte of the pack's limit
@@ -27,7 +28,10 @@ type notes struct {
 }
 
 func (n *notes) add(format string, args ...any) {
-	s := fmt.Sprintf(format, args...)
+	n.take(clip(fmt.Sprintf(format, args...), maxNote-8)) // clip may add a few bytes
+}
+
+func (n *notes) take(s string) {
 	if slices.Contains(n.list, s) {
 		return
 	}
@@ -39,8 +43,8 @@ func (n *notes) add(format string, args ...any) {
 }
 
 func (n *notes) all() []string {
-	if n.more > 0 {
-		return append(n.list, fmt.Sprintf("%d more notes were left out.", n.more))
+	if n.more > 0 { // the last one makes place
+		return append(n.list[:len(n.list)-1], fmt.Sprintf("%d more notes were left out.", n.more+1))
 	}
 	return n.list
 }
@@ -62,7 +66,10 @@ func (sh *shadow) stage(ctx context.Context, from string, maxBytes int64, n *not
 		var own notes
 		tree, err := sh.stageAll(ctx, maxBytes, &own)
 		if err == nil || ctx.Err() != nil || fault.CodeOf(err) != fault.InternalError {
-			n.list, n.more = append(n.list, own.list...), n.more+own.more
+			for _, s := range own.list {
+				n.take(s)
+			}
+			n.more += own.more
 			return tree, err
 		}
 		sh.t.Log.Warn("index of the repository not usable", "error", err)

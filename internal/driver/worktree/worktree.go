@@ -30,6 +30,8 @@ import (
 	"github.com/hearthd/hearth/internal/fault"
 )
 
+const maxMessage = 2000 // bytes of a failure's sentences
+
 // Tree is the work tree of a sandbox. Its methods may be called concurrently;
 // they run one after the other.
 type Tree struct {
@@ -212,7 +214,7 @@ func (t *Tree) lookup(name, otherwise string) string {
 	return otherwise
 }
 
-// failf is an error for a person.
+// failf is an error for a person, bounded.
 func failf(c fault.Code, output, format string, args ...any) *driverapi.Failure {
-	return &driverapi.Failure{Code: string(c), Message: fmt.Sprintf(format, args...), Output: output}
+	return &driverapi.Failure{Code: string(c), Message: clip(fmt.Sprintf(format, args...), maxMessage), Output: output}
 }

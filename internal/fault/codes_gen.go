@@ -302,7 +302,7 @@ var infos = map[Code]Info{
 	TurnCanceled:             {TurnCanceled, "canceled", "The turn was canceled.", "Send another prompt to go on.", false},
 	TurnInterrupted:          {TurnInterrupted, "canceled", "A newer prompt interrupted the turn.", "Nothing needs to be done.", false},
 	TranscriptTooLarge:       {TranscriptTooLarge, "exhausted", "The turn said more than is kept.", "The rest was counted and left out.", false},
-	PackFailed:               {PackFailed, "unavailable", "The work could not be packed.", "Send another prompt; the sandbox still has the work.", true},
+	PackFailed:               {PackFailed, "unavailable", "The work could not be packed.", "See the message. Send another prompt: what the sandbox still has is packed then.", true},
 	PackRefused:              {PackRefused, "invalid", "The packed work was refused.", "See the message.", false},
 	PackTooLarge:             {PackTooLarge, "exhausted", "The work is larger than may be delivered.", "Remove large files from the work, then send a prompt.", false},
 	SecretFound:              {SecretFound, "forbidden", "The work has a secret in it and was not delivered.", "Send a prompt to take it out, or discard the work.", false},

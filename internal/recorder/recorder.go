@@ -358,6 +358,9 @@ func (w *turn) done(ctx context.Context, e *driverapi.End, truncated string) err
 		if ev.Message == "" {
 			ev.Message = fault.Lookup(ev.Code).Sentence
 		}
+		if told.Status >= 400 && ev.Code != fault.ModelKeyRejected && ev.Code != fault.AgentExited {
+			ev.Message += fmt.Sprintf(" The newest answer of the model provider had status %d.", told.Status)
+		}
 		if e.Exit != "" && !strings.Contains(ev.Message, e.Exit) {
 			ev.Message += " (" + clip(e.Exit, 100) + ")"
 		}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/hearthd/hearth/internal/agent"
 	"github.com/hearthd/hearth/internal/delivery/forge"
@@ -86,6 +88,14 @@ func (r *Runner) Repository(ctx context.Context, ask session.RepositoryAsk) (ses
 	return out, nil
 }
 
+// plain is a file name on one line: quoted, as Go does, where it is not plain.
+func plain(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
 // maxPatch bounds a rendered diff, in bytes.
 const maxPatch = 4 << 20
 
@@ -105,9 +115,9 @@ func (r *Runner) Diff(ctx context.Context, id session.ID, from, to, format strin
 	out.Truncated = d.Truncated
 	var b strings.Builder
 	for _, c := range d.Changes {
-		name := c.Path
+		name := plain(c.Path)
 		if c.OldPath != "" {
-			name = c.OldPath + " => " + c.Path
+			name = plain(c.OldPath) + " => " + name
 		}
 		switch {
 		case format == "names":

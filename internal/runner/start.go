@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,10 +43,12 @@ func (r *Runner) startSandbox(ctx context.Context, e session.Effect) error {
 	}
 	select {
 	case r.starts <- struct{}{}:
-		defer func() { <-r.starts }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	// The place is for what loads the machine: a long setup must not keep others from starting.
+	started := sync.OnceFunc(func() { <-r.starts })
+	defer started()
 	// What a former attempt left, of this server or of one that was killed.
 	if b := r.box(s.ID, s.Generation); b != nil {
 		r.drop(b)
@@ -54,7 +57,7 @@ func (r *Runner) startSandbox(ctx context.Context, e session.Effect) error {
 		return err
 	}
 	began := r.now()
-	b, err := r.bringUp(ctx, s, sandboxID(s.ID, s.Generation, e.Attempts))
+	b, err := r.bringUp(ctx, s, sandboxID(s.ID, s.Generation, e.Attempts), started)
 	if err == nil {
 		_, err = r.cfg.Service.Apply(ctx, s.ID, session.SandboxReady{Generation: s.Generation})
 	}
@@ -132,8 +135,8 @@ func memoryFree() int64 {
 }
 
 // bringUp makes and starts the sandbox, then sets up repository and agent in it.
-// On error the box, when there is one, is the caller's to drop.
-func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*box, error) {
+// On error the box, when there is one, is the caller's to drop. started is told when the driver is there.
+func (r *Runner) bringUp(ctx context.Context, s session.Session, id string, started func()) (*box, error) {
 	profile, err := agent.Lookup(s.Agent)
 	if err != nil {
 		return nil, err
@@ -195,6 +198,7 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string) (*bo
 	if err := g.Wait(); err != nil {
 		return b, err
 	}
+	started()
 	call, drop := b.call(ctx)
 	defer drop()
 	g, gctx = errgroup.WithContext(call)

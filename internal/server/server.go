@@ -189,7 +189,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
+	ln, err := listen(ctx, o)
 	if err != nil {
 		return fault.Wrap(err, fault.ConfigInvalid, "The address %s cannot be listened on: %v.", o.Listen, err)
 	}
@@ -224,6 +224,34 @@ func Run(ctx context.Context, o Options) (err error) {
 	o.Announce(address, token)
 	err = g.Wait()
 	return errors.Join(err, removeRunning(o))
+}
+
+// listen takes the address. Where any free port will do, it is the one of the last
+// time if that is free, so that whoever watches finds the server again after a restart.
+func listen(ctx context.Context, o Options) (net.Listener, error) {
+	var lc net.ListenConfig
+	host, port, err := net.SplitHostPort(o.Listen)
+	if err != nil || port != "0" {
+		return lc.Listen(ctx, "tcp", o.Listen)
+	}
+	file := filepath.Join(o.StateDir, "port")
+	if raw, err := os.ReadFile(file); err == nil {
+		if ln, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strings.TrimSpace(string(raw)))); err == nil {
+			return ln, nil
+		}
+	}
+	ln, err := lc.Listen(ctx, "tcp", o.Listen)
+	if err != nil {
+		return nil, err
+	}
+	_, port, err = net.SplitHostPort(ln.Addr().String())
+	if err == nil {
+		err = os.WriteFile(file, []byte(port+"\n"), 0o600)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("keep the port: %w", err), ln.Close())
+	}
+	return ln, nil
 }
 
 // touchPrivate makes a file that only its owner may read; SQLite gives its other files the same mode.

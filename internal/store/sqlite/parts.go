@@ -52,7 +52,7 @@ func (s *Store) Read(ctx context.Context, session string, after transcript.Curso
 
 // Last implements transcript.Log.
 func (s *Store) Last(ctx context.Context, session string, turn int64) (transcript.Cursor, error) {
-	n, err := db.New(s.r).LastPart(ctx, db.LastPartParams{Session: session, Turn: turn})
+	n, err := s.rq.LastPart(ctx, db.LastPartParams{Session: session, Turn: turn})
 	if err != nil {
 		return transcript.Cursor{}, fmt.Errorf("read last part: %w", err)
 	}

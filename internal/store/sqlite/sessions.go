@@ -33,7 +33,7 @@ func (s *Store) Create(ctx context.Context, c session.Change, key *session.Key) 
 		if err := q.InsertSession(ctx, db.InsertSessionParams(row)); err != nil {
 			return fmt.Errorf("insert session: %w", err)
 		}
-		return saveRest(ctx, q, &c)
+		return saveRest(ctx, q, nil, &c)
 	})
 	return out, err
 }
@@ -48,6 +48,10 @@ func (s *Store) Update(ctx context.Context, id session.ID, key *session.Key, fn 
 			return err
 		}
 		was := a.Session.Version
+		loaded, err := loadedRows(a)
+		if err != nil {
+			return err
+		}
 		if key != nil { // looked up first: a replay must not run fn
 			replayed, err := findKey(ctx, q, key)
 			if err != nil || replayed != "" {
@@ -79,7 +83,7 @@ func (s *Store) Update(ctx context.Context, id session.ID, key *session.Key, fn 
 		if n != 1 {
 			return fault.New(fault.VersionConflict, "")
 		}
-		if err := saveRest(ctx, q, &c); err != nil {
+		if err := saveRest(ctx, q, loaded, &c); err != nil {
 			return err
 		}
 		if c.Seal != nil {
@@ -113,8 +117,25 @@ func seal(ctx context.Context, q *db.Queries, t *session.Turn, fn func(*session.
 	return parts, insertParts(ctx, q, string(t.Session), parts)
 }
 
-// saveRest saves turns and effects; open last, since at most one may be open.
-func saveRest(ctx context.Context, q *db.Queries, c *session.Change) error {
+// loadedRows are the aggregate's turns as they are stored, by id.
+func loadedRows(a session.Aggregate) (map[string]db.Turn, error) {
+	rows := map[string]db.Turn{}
+	for _, t := range slices.Concat(a.Queue, []*session.Turn{a.Open, a.Last}) {
+		if t == nil {
+			continue
+		}
+		row, err := turnRow(t)
+		if err != nil {
+			return nil, err
+		}
+		rows[row.ID] = row
+	}
+	return rows, nil
+}
+
+// saveRest saves effects, and the turns that are not as they were loaded; open last,
+// since at most one may be open.
+func saveRest(ctx context.Context, q *db.Queries, loaded map[string]db.Turn, c *session.Change) error {
 	a := &c.Aggregate
 	turns := slices.Concat(a.Ended, a.Queue)
 	if a.Last != nil && !slices.Contains(turns, a.Last) {
@@ -127,6 +148,9 @@ func saveRest(ctx context.Context, q *db.Queries, c *session.Change) error {
 		row, err := turnRow(t)
 		if err != nil {
 			return err
+		}
+		if loaded[row.ID] == row {
+			continue
 		}
 		if err := q.UpsertTurn(ctx, db.UpsertTurnParams(row)); err != nil {
 			return fmt.Errorf("save turn %s: %w", t.ID, err)
@@ -145,7 +169,7 @@ func saveRest(ctx context.Context, q *db.Queries, c *session.Change) error {
 
 // Replay implements session.Store.
 func (s *Store) Replay(ctx context.Context, key *session.Key) (string, error) {
-	return findKey(ctx, db.New(s.r), key)
+	return findKey(ctx, s.rq, key)
 }
 
 // findKey returns what the key named before; empty when it was not used.
@@ -224,7 +248,7 @@ func (s *Store) Get(ctx context.Context, id session.ID) (session.Aggregate, erro
 	if err != nil {
 		return session.Aggregate{}, fmt.Errorf("begin reading: %w", err)
 	}
-	a, err := load(ctx, db.New(tx), id)
+	a, err := load(ctx, s.rq.WithTx(tx), id)
 	return a, errors.Join(err, ignoreDone(tx.Rollback()))
 }
 
@@ -238,7 +262,7 @@ func (s *Store) List(ctx context.Context, q session.ListQuery) ([]session.Sessio
 	for _, p := range q.Phases {
 		phases += "," + string(p) + ","
 	}
-	rows, err := db.New(s.r).ListSessions(ctx, db.ListSessionsParams{Workspace: q.Workspace, Below: below, Repo: q.Repo, Phases: phases, Lim: int64(q.Limit)})
+	rows, err := s.rq.ListSessions(ctx, db.ListSessionsParams{Workspace: q.Workspace, Below: below, Repo: q.Repo, Phases: phases, Lim: int64(q.Limit)})
 	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
@@ -255,17 +279,17 @@ func (s *Store) List(ctx context.Context, q session.ListQuery) ([]session.Sessio
 
 // Turns implements session.Store.
 func (s *Store) Turns(ctx context.Context, id session.ID, after int64, limit int) ([]session.Turn, error) {
-	return turnsOf(db.New(s.r).NumberedTurns(ctx, db.NumberedTurnsParams{Session: string(id), After: max(after, 0), Lim: int64(limit)}))
+	return turnsOf(s.rq.NumberedTurns(ctx, db.NumberedTurnsParams{Session: string(id), After: max(after, 0), Lim: int64(limit)}))
 }
 
 // Turn implements session.Store.
 func (s *Store) Turn(ctx context.Context, id session.ID, turn session.TurnID) (session.Turn, error) {
-	return oneTurn(db.New(s.r).GetTurn(ctx, db.GetTurnParams{ID: string(turn), Session: string(id)}))
+	return oneTurn(s.rq.GetTurn(ctx, db.GetTurnParams{ID: string(turn), Session: string(id)}))
 }
 
 // LastReached implements session.Store.
 func (s *Store) LastReached(ctx context.Context, id session.ID) (session.Turn, error) {
-	return oneTurn(db.New(s.r).LastReached(ctx, string(id)))
+	return oneTurn(s.rq.LastReached(ctx, string(id)))
 }
 
 func oneTurn(r db.Turn, err error) (session.Turn, error) {
@@ -280,7 +304,7 @@ func oneTurn(r db.Turn, err error) (session.Turn, error) {
 
 // Active implements session.Store.
 func (s *Store) Active(ctx context.Context) ([]session.ID, error) {
-	rows, err := db.New(s.r).ActiveSessions(ctx)
+	rows, err := s.rq.ActiveSessions(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list active sessions: %w", err)
 	}
@@ -350,32 +374,32 @@ func (s *Store) Claim(ctx context.Context, owner string, now, until time.Time, l
 
 // Renew implements session.Store.
 func (s *Store) Renew(ctx context.Context, id session.EffectID, owner string, until time.Time) (bool, error) {
-	n, err := db.New(s.w).RenewEffect(ctx, db.RenewEffectParams{Until: micros(until), ID: string(id), Owner: owner})
+	n, err := s.wq.RenewEffect(ctx, db.RenewEffectParams{Until: micros(until), ID: string(id), Owner: owner})
 	return n == 1, err
 }
 
 // Done implements session.Store.
 func (s *Store) Done(ctx context.Context, id session.EffectID, owner string) error {
-	_, err := db.New(s.w).DeleteEffect(ctx, db.DeleteEffectParams{ID: string(id), Owner: owner})
+	_, err := s.wq.DeleteEffect(ctx, db.DeleteEffectParams{ID: string(id), Owner: owner})
 	return err
 }
 
 // Retry implements session.Store.
 func (s *Store) Retry(ctx context.Context, id session.EffectID, owner string, notBefore time.Time) error {
-	_, err := db.New(s.w).RetryEffect(ctx, db.RetryEffectParams{NotBefore: micros(notBefore), ID: string(id), Owner: owner})
+	_, err := s.wq.RetryEffect(ctx, db.RetryEffectParams{NotBefore: micros(notBefore), ID: string(id), Owner: owner})
 	return err
 }
 
 // Unlease implements session.Store.
 func (s *Store) Unlease(ctx context.Context, owner string) error {
-	return db.New(s.w).UnleaseEffects(ctx, owner)
+	return s.wq.UnleaseEffects(ctx, owner)
 }
 
 // NextDue implements session.Store.
 func (s *Store) NextDue(ctx context.Context) (time.Time, error) {
-	us, err := db.New(s.r).NextDue(ctx)
+	us, err := s.rq.NextDue(ctx)
 	return instant(us), err
 }
 
 // NextFence implements session.Store.
-func (s *Store) NextFence(ctx context.Context) (int64, error) { return db.New(s.w).NextFence(ctx) }
+func (s *Store) NextFence(ctx context.Context) (int64, error) { return s.wq.NextFence(ctx) }

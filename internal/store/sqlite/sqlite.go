@@ -32,6 +32,9 @@ var migrations embed.FS
 type Store struct {
 	w *sql.DB // one connection: writes queue here, not inside SQLite
 	r *sql.DB
+	// Statements are prepared once: making them anew costs more than most of them take.
+	wq *db.Queries
+	rq *db.Queries
 }
 
 const readers = 4
@@ -65,7 +68,15 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open database %s: %w", path, err), w.Close())
 	}
 	r.SetMaxOpenConns(readers)
-	return &Store{w: w, r: r}, nil
+	r.SetMaxIdleConns(readers)
+	s := &Store{w: w, r: r}
+	if s.wq, err = db.Prepare(ctx, w); err == nil {
+		s.rq, err = db.Prepare(ctx, r)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare statements: %w", err), s.Close())
+	}
+	return s, nil
 }
 
 func migrate(ctx context.Context, w *sql.DB) error {
@@ -93,7 +104,15 @@ func migrate(ctx context.Context, w *sql.DB) error {
 }
 
 // Close ends all connections.
-func (s *Store) Close() error { return errors.Join(s.r.Close(), s.w.Close()) }
+func (s *Store) Close() error {
+	var err error
+	for _, q := range []*db.Queries{s.wq, s.rq} {
+		if q != nil {
+			err = errors.Join(err, q.Close())
+		}
+	}
+	return errors.Join(err, s.r.Close(), s.w.Close())
+}
 
 // Ping checks that the database answers and can be written.
 func (s *Store) Ping(ctx context.Context) error {
@@ -106,7 +125,7 @@ func (s *Store) tx(ctx context.Context, fn func(*db.Queries) error) error {
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", coded(err))
 	}
-	if err := fn(db.New(tx)); err != nil {
+	if err := fn(s.wq.WithTx(tx)); err != nil {
 		return errors.Join(coded(err), ignoreDone(tx.Rollback()))
 	}
 	if err := tx.Commit(); err != nil {

@@ -21,7 +21,7 @@ func hash(token string) string {
 // PutToken keeps a token's hash. Tokens are random and long, so that a plain
 // hash serves.
 func (s *Store) PutToken(ctx context.Context, token, name, workspace string, at time.Time) error {
-	if err := db.New(s.w).PutToken(ctx, db.PutTokenParams{Hash: hash(token), Name: name, Workspace: workspace, CreatedAt: micros(at)}); err != nil {
+	if err := s.wq.PutToken(ctx, db.PutTokenParams{Hash: hash(token), Name: name, Workspace: workspace, CreatedAt: micros(at)}); err != nil {
 		return fmt.Errorf("keep token: %w", err)
 	}
 	return nil
@@ -29,7 +29,7 @@ func (s *Store) PutToken(ctx context.Context, token, name, workspace string, at 
 
 // Token returns who holds a token. Code: UNAUTHENTICATED.
 func (s *Store) Token(ctx context.Context, token string) (name, workspace string, err error) {
-	row, err := db.New(s.r).GetToken(ctx, hash(token))
+	row, err := s.rq.GetToken(ctx, hash(token))
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", "", fault.New(fault.Unauthenticated, "")
 	}
@@ -41,7 +41,7 @@ func (s *Store) Token(ctx context.Context, token string) (name, workspace string
 
 // CountTokens counts the tokens there are.
 func (s *Store) CountTokens(ctx context.Context) (int64, error) {
-	n, err := db.New(s.r).CountTokens(ctx)
+	n, err := s.rq.CountTokens(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("count tokens: %w", err)
 	}

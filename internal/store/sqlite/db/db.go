@@ -7,6 +7,7 @@ package db
 import (
 	"context"
 	"database/sql"
+	"fmt"
 )
 
 type DBTX interface {
@@ -20,12 +21,368 @@ func New(db DBTX) *Queries {
 	return &Queries{db: db}
 }
 
+func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
+	q := Queries{db: db}
+	var err error
+	if q.activeSessionsStmt, err = db.PrepareContext(ctx, activeSessions); err != nil {
+		return nil, fmt.Errorf("error preparing query ActiveSessions: %w", err)
+	}
+	if q.countTokensStmt, err = db.PrepareContext(ctx, countTokens); err != nil {
+		return nil, fmt.Errorf("error preparing query CountTokens: %w", err)
+	}
+	if q.deleteEffectStmt, err = db.PrepareContext(ctx, deleteEffect); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteEffect: %w", err)
+	}
+	if q.deleteSessionStmt, err = db.PrepareContext(ctx, deleteSession); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteSession: %w", err)
+	}
+	if q.dropKeysStmt, err = db.PrepareContext(ctx, dropKeys); err != nil {
+		return nil, fmt.Errorf("error preparing query DropKeys: %w", err)
+	}
+	if q.dropSessionKeysStmt, err = db.PrepareContext(ctx, dropSessionKeys); err != nil {
+		return nil, fmt.Errorf("error preparing query DropSessionKeys: %w", err)
+	}
+	if q.dueEffectsStmt, err = db.PrepareContext(ctx, dueEffects); err != nil {
+		return nil, fmt.Errorf("error preparing query DueEffects: %w", err)
+	}
+	if q.getKeyStmt, err = db.PrepareContext(ctx, getKey); err != nil {
+		return nil, fmt.Errorf("error preparing query GetKey: %w", err)
+	}
+	if q.getSessionStmt, err = db.PrepareContext(ctx, getSession); err != nil {
+		return nil, fmt.Errorf("error preparing query GetSession: %w", err)
+	}
+	if q.getTokenStmt, err = db.PrepareContext(ctx, getToken); err != nil {
+		return nil, fmt.Errorf("error preparing query GetToken: %w", err)
+	}
+	if q.getTurnStmt, err = db.PrepareContext(ctx, getTurn); err != nil {
+		return nil, fmt.Errorf("error preparing query GetTurn: %w", err)
+	}
+	if q.insertEffectStmt, err = db.PrepareContext(ctx, insertEffect); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertEffect: %w", err)
+	}
+	if q.insertPartStmt, err = db.PrepareContext(ctx, insertPart); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertPart: %w", err)
+	}
+	if q.insertSessionStmt, err = db.PrepareContext(ctx, insertSession); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertSession: %w", err)
+	}
+	if q.lastPartStmt, err = db.PrepareContext(ctx, lastPart); err != nil {
+		return nil, fmt.Errorf("error preparing query LastPart: %w", err)
+	}
+	if q.lastReachedStmt, err = db.PrepareContext(ctx, lastReached); err != nil {
+		return nil, fmt.Errorf("error preparing query LastReached: %w", err)
+	}
+	if q.leaseEffectStmt, err = db.PrepareContext(ctx, leaseEffect); err != nil {
+		return nil, fmt.Errorf("error preparing query LeaseEffect: %w", err)
+	}
+	if q.leasedSessionsStmt, err = db.PrepareContext(ctx, leasedSessions); err != nil {
+		return nil, fmt.Errorf("error preparing query LeasedSessions: %w", err)
+	}
+	if q.listSessionsStmt, err = db.PrepareContext(ctx, listSessions); err != nil {
+		return nil, fmt.Errorf("error preparing query ListSessions: %w", err)
+	}
+	if q.nextDueStmt, err = db.PrepareContext(ctx, nextDue); err != nil {
+		return nil, fmt.Errorf("error preparing query NextDue: %w", err)
+	}
+	if q.nextFenceStmt, err = db.PrepareContext(ctx, nextFence); err != nil {
+		return nil, fmt.Errorf("error preparing query NextFence: %w", err)
+	}
+	if q.numberedTurnsStmt, err = db.PrepareContext(ctx, numberedTurns); err != nil {
+		return nil, fmt.Errorf("error preparing query NumberedTurns: %w", err)
+	}
+	if q.putKeyStmt, err = db.PrepareContext(ctx, putKey); err != nil {
+		return nil, fmt.Errorf("error preparing query PutKey: %w", err)
+	}
+	if q.putTokenStmt, err = db.PrepareContext(ctx, putToken); err != nil {
+		return nil, fmt.Errorf("error preparing query PutToken: %w", err)
+	}
+	if q.queuedTurnsStmt, err = db.PrepareContext(ctx, queuedTurns); err != nil {
+		return nil, fmt.Errorf("error preparing query QueuedTurns: %w", err)
+	}
+	if q.renewEffectStmt, err = db.PrepareContext(ctx, renewEffect); err != nil {
+		return nil, fmt.Errorf("error preparing query RenewEffect: %w", err)
+	}
+	if q.retryEffectStmt, err = db.PrepareContext(ctx, retryEffect); err != nil {
+		return nil, fmt.Errorf("error preparing query RetryEffect: %w", err)
+	}
+	if q.turnPartsStmt, err = db.PrepareContext(ctx, turnParts); err != nil {
+		return nil, fmt.Errorf("error preparing query TurnParts: %w", err)
+	}
+	if q.unleaseEffectsStmt, err = db.PrepareContext(ctx, unleaseEffects); err != nil {
+		return nil, fmt.Errorf("error preparing query UnleaseEffects: %w", err)
+	}
+	if q.updateSessionStmt, err = db.PrepareContext(ctx, updateSession); err != nil {
+		return nil, fmt.Errorf("error preparing query UpdateSession: %w", err)
+	}
+	if q.upsertTurnStmt, err = db.PrepareContext(ctx, upsertTurn); err != nil {
+		return nil, fmt.Errorf("error preparing query UpsertTurn: %w", err)
+	}
+	return &q, nil
+}
+
+func (q *Queries) Close() error {
+	var err error
+	if q.activeSessionsStmt != nil {
+		if cerr := q.activeSessionsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing activeSessionsStmt: %w", cerr)
+		}
+	}
+	if q.countTokensStmt != nil {
+		if cerr := q.countTokensStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countTokensStmt: %w", cerr)
+		}
+	}
+	if q.deleteEffectStmt != nil {
+		if cerr := q.deleteEffectStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteEffectStmt: %w", cerr)
+		}
+	}
+	if q.deleteSessionStmt != nil {
+		if cerr := q.deleteSessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteSessionStmt: %w", cerr)
+		}
+	}
+	if q.dropKeysStmt != nil {
+		if cerr := q.dropKeysStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dropKeysStmt: %w", cerr)
+		}
+	}
+	if q.dropSessionKeysStmt != nil {
+		if cerr := q.dropSessionKeysStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dropSessionKeysStmt: %w", cerr)
+		}
+	}
+	if q.dueEffectsStmt != nil {
+		if cerr := q.dueEffectsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dueEffectsStmt: %w", cerr)
+		}
+	}
+	if q.getKeyStmt != nil {
+		if cerr := q.getKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getKeyStmt: %w", cerr)
+		}
+	}
+	if q.getSessionStmt != nil {
+		if cerr := q.getSessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getSessionStmt: %w", cerr)
+		}
+	}
+	if q.getTokenStmt != nil {
+		if cerr := q.getTokenStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getTokenStmt: %w", cerr)
+		}
+	}
+	if q.getTurnStmt != nil {
+		if cerr := q.getTurnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getTurnStmt: %w", cerr)
+		}
+	}
+	if q.insertEffectStmt != nil {
+		if cerr := q.insertEffectStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertEffectStmt: %w", cerr)
+		}
+	}
+	if q.insertPartStmt != nil {
+		if cerr := q.insertPartStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertPartStmt: %w", cerr)
+		}
+	}
+	if q.insertSessionStmt != nil {
+		if cerr := q.insertSessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertSessionStmt: %w", cerr)
+		}
+	}
+	if q.lastPartStmt != nil {
+		if cerr := q.lastPartStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing lastPartStmt: %w", cerr)
+		}
+	}
+	if q.lastReachedStmt != nil {
+		if cerr := q.lastReachedStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing lastReachedStmt: %w", cerr)
+		}
+	}
+	if q.leaseEffectStmt != nil {
+		if cerr := q.leaseEffectStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing leaseEffectStmt: %w", cerr)
+		}
+	}
+	if q.leasedSessionsStmt != nil {
+		if cerr := q.leasedSessionsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing leasedSessionsStmt: %w", cerr)
+		}
+	}
+	if q.listSessionsStmt != nil {
+		if cerr := q.listSessionsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing listSessionsStmt: %w", cerr)
+		}
+	}
+	if q.nextDueStmt != nil {
+		if cerr := q.nextDueStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing nextDueStmt: %w", cerr)
+		}
+	}
+	if q.nextFenceStmt != nil {
+		if cerr := q.nextFenceStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing nextFenceStmt: %w", cerr)
+		}
+	}
+	if q.numberedTurnsStmt != nil {
+		if cerr := q.numberedTurnsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing numberedTurnsStmt: %w", cerr)
+		}
+	}
+	if q.putKeyStmt != nil {
+		if cerr := q.putKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing putKeyStmt: %w", cerr)
+		}
+	}
+	if q.putTokenStmt != nil {
+		if cerr := q.putTokenStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing putTokenStmt: %w", cerr)
+		}
+	}
+	if q.queuedTurnsStmt != nil {
+		if cerr := q.queuedTurnsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing queuedTurnsStmt: %w", cerr)
+		}
+	}
+	if q.renewEffectStmt != nil {
+		if cerr := q.renewEffectStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing renewEffectStmt: %w", cerr)
+		}
+	}
+	if q.retryEffectStmt != nil {
+		if cerr := q.retryEffectStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing retryEffectStmt: %w", cerr)
+		}
+	}
+	if q.turnPartsStmt != nil {
+		if cerr := q.turnPartsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing turnPartsStmt: %w", cerr)
+		}
+	}
+	if q.unleaseEffectsStmt != nil {
+		if cerr := q.unleaseEffectsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing unleaseEffectsStmt: %w", cerr)
+		}
+	}
+	if q.updateSessionStmt != nil {
+		if cerr := q.updateSessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing updateSessionStmt: %w", cerr)
+		}
+	}
+	if q.upsertTurnStmt != nil {
+		if cerr := q.upsertTurnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing upsertTurnStmt: %w", cerr)
+		}
+	}
+	return err
+}
+
+func (q *Queries) exec(ctx context.Context, stmt *sql.Stmt, query string, args ...interface{}) (sql.Result, error) {
+	switch {
+	case stmt != nil && q.tx != nil:
+		return q.tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+	case stmt != nil:
+		return stmt.ExecContext(ctx, args...)
+	default:
+		return q.db.ExecContext(ctx, query, args...)
+	}
+}
+
+func (q *Queries) query(ctx context.Context, stmt *sql.Stmt, query string, args ...interface{}) (*sql.Rows, error) {
+	switch {
+	case stmt != nil && q.tx != nil:
+		return q.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...)
+	case stmt != nil:
+		return stmt.QueryContext(ctx, args...)
+	default:
+		return q.db.QueryContext(ctx, query, args...)
+	}
+}
+
+func (q *Queries) queryRow(ctx context.Context, stmt *sql.Stmt, query string, args ...interface{}) *sql.Row {
+	switch {
+	case stmt != nil && q.tx != nil:
+		return q.tx.StmtContext(ctx, stmt).QueryRowContext(ctx, args...)
+	case stmt != nil:
+		return stmt.QueryRowContext(ctx, args...)
+	default:
+		return q.db.QueryRowContext(ctx, query, args...)
+	}
+}
+
 type Queries struct {
-	db DBTX
+	db                  DBTX
+	tx                  *sql.Tx
+	activeSessionsStmt  *sql.Stmt
+	countTokensStmt     *sql.Stmt
+	deleteEffectStmt    *sql.Stmt
+	deleteSessionStmt   *sql.Stmt
+	dropKeysStmt        *sql.Stmt
+	dropSessionKeysStmt *sql.Stmt
+	dueEffectsStmt      *sql.Stmt
+	getKeyStmt          *sql.Stmt
+	getSessionStmt      *sql.Stmt
+	getTokenStmt        *sql.Stmt
+	getTurnStmt         *sql.Stmt
+	insertEffectStmt    *sql.Stmt
+	insertPartStmt      *sql.Stmt
+	insertSessionStmt   *sql.Stmt
+	lastPartStmt        *sql.Stmt
+	lastReachedStmt     *sql.Stmt
+	leaseEffectStmt     *sql.Stmt
+	leasedSessionsStmt  *sql.Stmt
+	listSessionsStmt    *sql.Stmt
+	nextDueStmt         *sql.Stmt
+	nextFenceStmt       *sql.Stmt
+	numberedTurnsStmt   *sql.Stmt
+	putKeyStmt          *sql.Stmt
+	putTokenStmt        *sql.Stmt
+	queuedTurnsStmt     *sql.Stmt
+	renewEffectStmt     *sql.Stmt
+	retryEffectStmt     *sql.Stmt
+	turnPartsStmt       *sql.Stmt
+	unleaseEffectsStmt  *sql.Stmt
+	updateSessionStmt   *sql.Stmt
+	upsertTurnStmt      *sql.Stmt
 }
 
 func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 	return &Queries{
-		db: tx,
+		db:                  tx,
+		tx:                  tx,
+		activeSessionsStmt:  q.activeSessionsStmt,
+		countTokensStmt:     q.countTokensStmt,
+		deleteEffectStmt:    q.deleteEffectStmt,
+		deleteSessionStmt:   q.deleteSessionStmt,
+		dropKeysStmt:        q.dropKeysStmt,
+		dropSessionKeysStmt: q.dropSessionKeysStmt,
+		dueEffectsStmt:      q.dueEffectsStmt,
+		getKeyStmt:          q.getKeyStmt,
+		getSessionStmt:      q.getSessionStmt,
+		getTokenStmt:        q.getTokenStmt,
+		getTurnStmt:         q.getTurnStmt,
+		insertEffectStmt:    q.insertEffectStmt,
+		insertPartStmt:      q.insertPartStmt,
+		insertSessionStmt:   q.insertSessionStmt,
+		lastPartStmt:        q.lastPartStmt,
+		lastReachedStmt:     q.lastReachedStmt,
+		leaseEffectStmt:     q.leaseEffectStmt,
+		leasedSessionsStmt:  q.leasedSessionsStmt,
+		listSessionsStmt:    q.listSessionsStmt,
+		nextDueStmt:         q.nextDueStmt,
+		nextFenceStmt:       q.nextFenceStmt,
+		numberedTurnsStmt:   q.numberedTurnsStmt,
+		putKeyStmt:          q.putKeyStmt,
+		putTokenStmt:        q.putTokenStmt,
+		queuedTurnsStmt:     q.queuedTurnsStmt,
+		renewEffectStmt:     q.renewEffectStmt,
+		retryEffectStmt:     q.retryEffectStmt,
+		turnPartsStmt:       q.turnPartsStmt,
+		unleaseEffectsStmt:  q.unleaseEffectsStmt,
+		updateSessionStmt:   q.updateSessionStmt,
+		upsertTurnStmt:      q.upsertTurnStmt,
 	}
 }

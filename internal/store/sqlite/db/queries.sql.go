@@ -14,7 +14,7 @@ SELECT id FROM sessions WHERE open_turn <> '' OR sandbox IN ('starting', 'hot') 
 `
 
 func (q *Queries) ActiveSessions(ctx context.Context) ([]string, error) {
-	rows, err := q.db.QueryContext(ctx, activeSessions)
+	rows, err := q.query(ctx, q.activeSessionsStmt, activeSessions)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ SELECT count(*) FROM tokens
 `
 
 func (q *Queries) CountTokens(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, countTokens)
+	row := q.queryRow(ctx, q.countTokensStmt, countTokens)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -57,7 +57,7 @@ type DeleteEffectParams struct {
 }
 
 func (q *Queries) DeleteEffect(ctx context.Context, arg DeleteEffectParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteEffect, arg.ID, arg.Owner)
+	result, err := q.exec(ctx, q.deleteEffectStmt, deleteEffect, arg.ID, arg.Owner)
 	if err != nil {
 		return 0, err
 	}
@@ -69,7 +69,7 @@ DELETE FROM sessions WHERE id = ?
 `
 
 func (q *Queries) DeleteSession(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteSession, id)
+	result, err := q.exec(ctx, q.deleteSessionStmt, deleteSession, id)
 	if err != nil {
 		return 0, err
 	}
@@ -81,7 +81,7 @@ DELETE FROM idempotency WHERE expires <= ?
 `
 
 func (q *Queries) DropKeys(ctx context.Context, expires int64) error {
-	_, err := q.db.ExecContext(ctx, dropKeys, expires)
+	_, err := q.exec(ctx, q.dropKeysStmt, dropKeys, expires)
 	return err
 }
 
@@ -90,7 +90,7 @@ DELETE FROM idempotency WHERE session = ?
 `
 
 func (q *Queries) DropSessionKeys(ctx context.Context, session string) error {
-	_, err := q.db.ExecContext(ctx, dropSessionKeys, session)
+	_, err := q.exec(ctx, q.dropSessionKeysStmt, dropSessionKeys, session)
 	return err
 }
 
@@ -104,7 +104,7 @@ type DueEffectsParams struct {
 }
 
 func (q *Queries) DueEffects(ctx context.Context, arg DueEffectsParams) ([]Effect, error) {
-	rows, err := q.db.QueryContext(ctx, dueEffects, arg.Now, arg.Lim)
+	rows, err := q.query(ctx, q.dueEffectsStmt, dueEffects, arg.Now, arg.Lim)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ type GetKeyRow struct {
 }
 
 func (q *Queries) GetKey(ctx context.Context, arg GetKeyParams) (GetKeyRow, error) {
-	row := q.db.QueryRowContext(ctx, getKey,
+	row := q.queryRow(ctx, q.getKeyStmt, getKey,
 		arg.Identity,
 		arg.Operation,
 		arg.Key,
@@ -172,7 +172,7 @@ SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, fo
 `
 
 func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
-	row := q.db.QueryRowContext(ctx, getSession, id)
+	row := q.queryRow(ctx, q.getSessionStmt, getSession, id)
 	var i Session
 	err := row.Scan(
 		&i.ID,
@@ -220,7 +220,7 @@ SELECT hash, name, workspace, created_at FROM tokens WHERE hash = ?
 `
 
 func (q *Queries) GetToken(ctx context.Context, hash string) (Token, error) {
-	row := q.db.QueryRowContext(ctx, getToken, hash)
+	row := q.queryRow(ctx, q.getTokenStmt, getToken, hash)
 	var i Token
 	err := row.Scan(
 		&i.Hash,
@@ -241,7 +241,7 @@ type GetTurnParams struct {
 }
 
 func (q *Queries) GetTurn(ctx context.Context, arg GetTurnParams) (Turn, error) {
-	row := q.db.QueryRowContext(ctx, getTurn, arg.ID, arg.Session)
+	row := q.queryRow(ctx, q.getTurnStmt, getTurn, arg.ID, arg.Session)
 	var i Turn
 	err := row.Scan(
 		&i.ID,
@@ -307,7 +307,7 @@ type InsertEffectParams struct {
 }
 
 func (q *Queries) InsertEffect(ctx context.Context, arg InsertEffectParams) error {
-	_, err := q.db.ExecContext(ctx, insertEffect,
+	_, err := q.exec(ctx, q.insertEffectStmt, insertEffect,
 		arg.ID,
 		arg.Session,
 		arg.Turn,
@@ -334,7 +334,7 @@ type InsertPartParams struct {
 }
 
 func (q *Queries) InsertPart(ctx context.Context, arg InsertPartParams) error {
-	_, err := q.db.ExecContext(ctx, insertPart,
+	_, err := q.exec(ctx, q.insertPartStmt, insertPart,
 		arg.Session,
 		arg.Turn,
 		arg.Part,
@@ -390,7 +390,7 @@ type InsertSessionParams struct {
 }
 
 func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
-	_, err := q.db.ExecContext(ctx, insertSession,
+	_, err := q.exec(ctx, q.insertSessionStmt, insertSession,
 		arg.ID,
 		arg.Workspace,
 		arg.Title,
@@ -441,7 +441,7 @@ type LastPartParams struct {
 }
 
 func (q *Queries) LastPart(ctx context.Context, arg LastPartParams) (int64, error) {
-	row := q.db.QueryRowContext(ctx, lastPart, arg.Session, arg.Turn)
+	row := q.queryRow(ctx, q.lastPartStmt, lastPart, arg.Session, arg.Turn)
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err
@@ -452,7 +452,7 @@ SELECT id, session, number, rank, state, prompt, author_name, author_email, agen
 `
 
 func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error) {
-	row := q.db.QueryRowContext(ctx, lastReached, session)
+	row := q.queryRow(ctx, q.lastReachedStmt, lastReached, session)
 	var i Turn
 	err := row.Scan(
 		&i.ID,
@@ -511,7 +511,7 @@ type LeaseEffectParams struct {
 }
 
 func (q *Queries) LeaseEffect(ctx context.Context, arg LeaseEffectParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, leaseEffect,
+	result, err := q.exec(ctx, q.leaseEffectStmt, leaseEffect,
 		arg.Owner,
 		arg.Until,
 		arg.ID,
@@ -533,7 +533,7 @@ type LeasedSessionsRow struct {
 }
 
 func (q *Queries) LeasedSessions(ctx context.Context, now int64) ([]LeasedSessionsRow, error) {
-	rows, err := q.db.QueryContext(ctx, leasedSessions, now)
+	rows, err := q.query(ctx, q.leasedSessionsStmt, leasedSessions, now)
 	if err != nil {
 		return nil, err
 	}
@@ -570,7 +570,7 @@ type ListSessionsParams struct {
 
 // phases is empty or a list with a comma before and after each.
 func (q *Queries) ListSessions(ctx context.Context, arg ListSessionsParams) ([]Session, error) {
-	rows, err := q.db.QueryContext(ctx, listSessions,
+	rows, err := q.query(ctx, q.listSessionsStmt, listSessions,
 		arg.Workspace,
 		arg.Below,
 		arg.Repo,
@@ -640,7 +640,7 @@ SELECT CAST(coalesce(min(max(not_before, lease_until)), 0) AS INTEGER) FROM effe
 `
 
 func (q *Queries) NextDue(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, nextDue)
+	row := q.queryRow(ctx, q.nextDueStmt, nextDue)
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err
@@ -651,7 +651,7 @@ UPDATE servers SET fence = fence + 1 WHERE id = 1 RETURNING fence
 `
 
 func (q *Queries) NextFence(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, nextFence)
+	row := q.queryRow(ctx, q.nextFenceStmt, nextFence)
 	var fence int64
 	err := row.Scan(&fence)
 	return fence, err
@@ -668,7 +668,7 @@ type NumberedTurnsParams struct {
 }
 
 func (q *Queries) NumberedTurns(ctx context.Context, arg NumberedTurnsParams) ([]Turn, error) {
-	rows, err := q.db.QueryContext(ctx, numberedTurns, arg.Session, arg.After, arg.Lim)
+	rows, err := q.query(ctx, q.numberedTurnsStmt, numberedTurns, arg.Session, arg.After, arg.Lim)
 	if err != nil {
 		return nil, err
 	}
@@ -747,7 +747,7 @@ type PutKeyParams struct {
 }
 
 func (q *Queries) PutKey(ctx context.Context, arg PutKeyParams) error {
-	_, err := q.db.ExecContext(ctx, putKey,
+	_, err := q.exec(ctx, q.putKeyStmt, putKey,
 		arg.Identity,
 		arg.Operation,
 		arg.Key,
@@ -771,7 +771,7 @@ type PutTokenParams struct {
 }
 
 func (q *Queries) PutToken(ctx context.Context, arg PutTokenParams) error {
-	_, err := q.db.ExecContext(ctx, putToken,
+	_, err := q.exec(ctx, q.putTokenStmt, putToken,
 		arg.Hash,
 		arg.Name,
 		arg.Workspace,
@@ -785,7 +785,7 @@ SELECT id, session, number, rank, state, prompt, author_name, author_email, agen
 `
 
 func (q *Queries) QueuedTurns(ctx context.Context, session string) ([]Turn, error) {
-	rows, err := q.db.QueryContext(ctx, queuedTurns, session)
+	rows, err := q.query(ctx, q.queuedTurnsStmt, queuedTurns, session)
 	if err != nil {
 		return nil, err
 	}
@@ -859,7 +859,7 @@ type RenewEffectParams struct {
 }
 
 func (q *Queries) RenewEffect(ctx context.Context, arg RenewEffectParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, renewEffect, arg.Until, arg.ID, arg.Owner)
+	result, err := q.exec(ctx, q.renewEffectStmt, renewEffect, arg.Until, arg.ID, arg.Owner)
 	if err != nil {
 		return 0, err
 	}
@@ -877,7 +877,7 @@ type RetryEffectParams struct {
 }
 
 func (q *Queries) RetryEffect(ctx context.Context, arg RetryEffectParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, retryEffect, arg.NotBefore, arg.ID, arg.Owner)
+	result, err := q.exec(ctx, q.retryEffectStmt, retryEffect, arg.NotBefore, arg.ID, arg.Owner)
 	if err != nil {
 		return 0, err
 	}
@@ -900,7 +900,7 @@ type TurnPartsRow struct {
 }
 
 func (q *Queries) TurnParts(ctx context.Context, arg TurnPartsParams) ([]TurnPartsRow, error) {
-	rows, err := q.db.QueryContext(ctx, turnParts, arg.Session, arg.Turn)
+	rows, err := q.query(ctx, q.turnPartsStmt, turnParts, arg.Session, arg.Turn)
 	if err != nil {
 		return nil, err
 	}
@@ -927,7 +927,7 @@ UPDATE effects SET lease_owner = '', lease_until = 0 WHERE lease_owner <> ?1
 `
 
 func (q *Queries) UnleaseEffects(ctx context.Context, owner string) error {
-	_, err := q.db.ExecContext(ctx, unleaseEffects, owner)
+	_, err := q.exec(ctx, q.unleaseEffectsStmt, unleaseEffects, owner)
 	return err
 }
 
@@ -973,7 +973,7 @@ type UpdateSessionParams struct {
 }
 
 func (q *Queries) UpdateSession(ctx context.Context, arg UpdateSessionParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, updateSession,
+	result, err := q.exec(ctx, q.updateSessionStmt, updateSession,
 		arg.Title,
 		arg.Base,
 		arg.BaseOid,
@@ -1070,7 +1070,7 @@ type UpsertTurnParams struct {
 }
 
 func (q *Queries) UpsertTurn(ctx context.Context, arg UpsertTurnParams) error {
-	_, err := q.db.ExecContext(ctx, upsertTurn,
+	_, err := q.exec(ctx, q.upsertTurnStmt, upsertTurn,
 		arg.ID,
 		arg.Session,
 		arg.Number,

@@ -72,7 +72,7 @@ func TestCreateRefusals(t *testing.T) {
 		w.refused([]refusal{
 			{"unknown agent", in(func(c *client.CreateInput) { c.Agent = "nobody" }), "AGENT_UNKNOWN"},
 			{"agent not installed", in(func(c *client.CreateInput) { c.Agent = "claude" }), "AGENT_NOT_INSTALLED"},
-			{"nobody listens", in(func(c *client.CreateInput) { c.Repo = closed }), "FORGE_UNAVAILABLE"},
+			{"nobody listens", in(func(c *client.CreateInput) { c.Repo = closed }), "REPOSITORY_UNREACHABLE"},
 			{"no such repository", in(func(c *client.CreateInput) { c.Repo = w.gitURL + "/acme/none.git" }), "REPOSITORY_UNREACHABLE"},
 			{"login in the URL", in(func(c *client.CreateInput) { c.Repo = strings.Replace(url, "://", "://me:hunter2@", 1) }), "INVALID_INPUT"},
 			{"ssh", in(func(c *client.CreateInput) { c.Repo = "git@example.org:acme/calc.git" }), "UNSUPPORTED"},

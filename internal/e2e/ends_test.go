@@ -156,7 +156,7 @@ func TestAgentDoesNotStart(t *testing.T) {
 		{"is no program", "\x7fELF nonsense", ""},
 		{"dies on session/new", "#!/bin/sh\n" +
 			`read -r line; id=$(printf %s "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')` + "\n" +
-			`printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":1,"agentCapabilities":{}}}\n' "$id"` + "\nread -r line\nexit 4\n", "session/new"},
+			`printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":1,"agentCapabilities":{}}}\n' "$id"` + "\nread -r line\nexit 4\n", "exit status 4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -305,7 +305,7 @@ var infos = map[Code]Info{
 	PackFailed:               {PackFailed, "unavailable", "The work could not be packed.", "See the message. Send another prompt: what the sandbox still has is packed then.", true},
 	PackRefused:              {PackRefused, "invalid", "The packed work was refused.", "See the message.", false},
 	PackTooLarge:             {PackTooLarge, "exhausted", "The work is larger than may be delivered.", "Remove large files from the work, then send a prompt.", false},
-	SecretFound:              {SecretFound, "forbidden", "The work has a secret in it and was not delivered.", "Send a prompt to take it out, or discard the work.", false},
+	SecretFound:              {SecretFound, "forbidden", "The work has a secret in it and was not delivered.", "Send a prompt to take it out of the commits as well as of the files, or discard the work.", false},
 	BranchMoved:              {BranchMoved, "conflict", "Somebody else moved the branch meanwhile.", "Nothing was overwritten. Send a prompt to fetch and merge the branch; then the work is delivered.", false},
 	PushRefused:              {PushRefused, "forbidden", "The remote refused the push.", "See the remote's words; the work is kept as a bundle.", false},
 	ForgeUnavailable:         {ForgeUnavailable, "unavailable", "The git host could not be reached.", "The work is kept; run deliver when the host is back.", true},

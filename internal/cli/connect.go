@@ -203,7 +203,7 @@ func (a *app) startBackground(cfg config.Config) (*background, error) {
 	if a.Getenv("HEARTH_LISTEN") == "" {
 		args = append(args, "--listen", "127.0.0.1:0") // found by server.json, so that no port can be in the way
 	}
-	cmd := exec.Command(exe, args...)
+	cmd := exec.Command(exe, args...) //nolint:noctx // it outlives this command on purpose
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = cfg.StateDir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

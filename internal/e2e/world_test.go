@@ -186,7 +186,7 @@ func killProcess(t *testing.T, pid int) {
 func (w *world) runsc(session string, args func(id string) []string) (string, error) {
 	dirs, err := filepath.Glob(filepath.Join(w.state, "run/g/b", "h"+tail(session)+"-*"))
 	if err != nil || len(dirs) == 0 {
-		return "", fmt.Errorf("sandbox of %s: %v, %v", session, dirs, err)
+		return "", fmt.Errorf("sandbox of %s: %v, %w", session, dirs, err)
 	}
 	slices.Sort(dirs)
 	sum := sha256.Sum256([]byte(filepath.Base(dirs[len(dirs)-1])))

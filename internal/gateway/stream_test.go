@@ -76,7 +76,7 @@ func read(res *http.Response, limit int) answer {
 
 func stream(t testing.TB, w *resttest.World, id session.ID, query, last string) answer {
 	t.Helper()
-	return read(open(t.Context(), t, w, id, query, last), 1<<30) //nolint:bodyclose // read closes it
+	return read(open(t.Context(), t, w, id, query, last), 1<<30)
 }
 
 // stored is the transcript as a viewer should see it.
@@ -173,7 +173,7 @@ func TestLiveThenQueuedTurnThenDone(t *testing.T) {
 	t.Parallel()
 	w := resttest.New(t)
 	id := w.Create("one")
-	res := open(t.Context(), t, w, id, "", "") //nolint:bodyclose // read closes it; the turn is starting: headers come before any part
+	res := open(t.Context(), t, w, id, "", "") // the turn is starting: headers come before any part
 	if res.StatusCode != 200 {
 		t.Fatalf("status %d", res.StatusCode)
 	}
@@ -212,7 +212,7 @@ func TestLiveWithoutConflict(t *testing.T) {
 	t.Parallel()
 	w := resttest.New(t)
 	id := w.Create("one")
-	res := open(t.Context(), t, w, id, "", "") //nolint:bodyclose // read closes it
+	res := open(t.Context(), t, w, id, "", "")
 	got := make(chan answer)
 	go func() { got <- read(res, 1<<30) }()
 	w.Begin(id)

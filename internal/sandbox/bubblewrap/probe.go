@@ -62,7 +62,7 @@ func (p *Provider) probe(ctx context.Context, say func(name string, err error, d
 	id := "probe-" + hex.EncodeToString(tail[:])
 	doors, err := local.ProbeFolder(p.cfg.StateDir)
 	if err == nil {
-		defer os.RemoveAll(doors)
+		defer func() { _ = os.RemoveAll(doors) }() // the next probe removes it as well
 		err = errors.Join(os.Chmod(doors, 0o755), os.WriteFile(filepath.Join(doors, "canary"), []byte(id), 0o644))
 	}
 	var h sandbox.Handle

@@ -65,7 +65,7 @@ func (p *Provider) exec(ctx context.Context, h sandbox.Handle, c sandbox.Command
 		}
 		return none, fmt.Errorf("make a folder for the command: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // it goes with the sandbox as well
 	if c.Dir == "" {
 		c.Dir = "/"
 	}

@@ -92,8 +92,8 @@ func (p *Provider) call(ctx context.Context, b box, deadline time.Duration, args
 	case err = <-done:
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()
-		<-done
-		return fmt.Errorf("runsc %s: %w", verb(args), context.Cause(ctx))
+		err = errors.Join(context.Cause(ctx), <-done)
+		return fmt.Errorf("runsc %s: %w", verb(args), err)
 	}
 	if err == nil {
 		return nil

@@ -84,7 +84,7 @@ func guestWrite(path, mode string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // gone when it was renamed
 	_, err = io.Copy(f, os.Stdin)
 	if err = errors.Join(err, f.Chmod(fs.FileMode(perm)), f.Close()); err != nil {
 		return err

@@ -47,6 +47,12 @@ func (p *Provider) Probe(ctx context.Context) (sandbox.Probe, error) {
 
 func (p *Provider) probe(ctx context.Context, say func(name string, err error, detail, remedy string) bool, out *sandbox.Probe) {
 	p.sweepProbes(ctx)
+	// And once more at the end: what a killed process had started may have been in the middle of being made.
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeDeadline)
+		defer cancel()
+		p.sweepProbes(clean)
+	}()
 	version, err := exec.CommandContext(ctx, p.bwrap, "--version").Output()
 	out.Build = strings.TrimSpace(string(version))
 	if !say("runtime", err, out.Build+" is installed.", "Install the package bubblewrap.") {

@@ -52,6 +52,12 @@ func (p *Provider) Probe(ctx context.Context) (sandbox.Probe, error) {
 
 func (p *Provider) probe(ctx context.Context, say func(name string, err error, detail, remedy string) bool, out *sandbox.Probe) {
 	p.sweepProbes(ctx)
+	// And once more at the end: what a killed process had started may have been in the middle of being made.
+	defer func() {
+		clean, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), probeDeadline, errDeadline)
+		defer cancel()
+		p.sweepProbes(clean)
+	}()
 	version, err := p.runtimeVersion(ctx)
 	out.Build = version
 	if !say("runtime", err, "gVisor "+version+" is part of this program.", "Use a program that was built with `make`.") {

@@ -1,6 +1,6 @@
 // Package sessiontest is the suite that every session.Store and transcript.Log
 // passes. Call [Run] from the implementation's test with a function that makes an
-// empty store.
+// empty store. It is one file over 600 lines: a suite is read as one list of cases.
 package sessiontest
 
 import (

@@ -246,7 +246,9 @@ func (d *demonstration) settled(ctx context.Context) error {
 	defer t.Stop()
 	for {
 		c, err := api.Capabilities(ctx)
-		if err == nil && c.Sandbox.Live == 0 {
+		// A doors folder goes last, when everything else of its sandbox is gone.
+		doors, gerr := filepath.Glob(filepath.Join(state, "run", "d", "*"))
+		if err == nil && gerr == nil && c.Sandbox.Live == 0 && len(doors) == 0 {
 			return nil
 		}
 		select {

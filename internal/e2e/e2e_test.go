@@ -250,6 +250,22 @@ func (w *world) logTail() string {
 	return strings.Join(lines[max(0, len(lines)-30):], "\n")
 }
 
+// keepLog copies the whole log of a failed test into the folder HEARTH_TEST_KEEP, for
+// those who look for its cause.
+func (w *world) keepLog() {
+	dir := os.Getenv("HEARTH_TEST_KEEP")
+	if dir == "" || !w.t.Failed() {
+		return
+	}
+	raw, err := os.ReadFile(w.logFile())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, strings.ReplaceAll(w.t.Name(), "/", "_")+"-"+filepath.Base(w.dir)+".log"), raw, 0o600)
+	}
+	if err != nil {
+		w.t.Logf("keep the log: %v", err)
+	}
+}
+
 // kill ends the server's process without a word.
 func (w *world) kill() {
 	w.t.Helper()
@@ -305,6 +321,7 @@ func (w *world) close() {
 	}
 	w.stop()
 	w.nothingLeft(ctx)
+	w.keepLog() // before it goes
 	if err := os.RemoveAll(w.dir); err != nil {
 		w.t.Errorf("remove the world: %v", err)
 	}

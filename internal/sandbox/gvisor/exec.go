@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,15 +136,29 @@ func (x execRun) do(ctx context.Context, c sandbox.Command, program *os.File) (s
 	if cannotRun(message) {
 		return sandbox.Exit{Code: 127}, nil // the runtime has written why to stderr
 	}
-	if !x.p.aliveNow(x.box) {
-		return none, fault.New(fault.SandboxNotFound, "The sandbox %s ended while the command ran.", x.box.id)
+	if ended, how := x.ended(ctx); ended {
+		return none, fault.New(fault.SandboxNotFound, "The sandbox %s ended while the command ran: %s.", x.box.id, how)
 	}
 	return none, fault.Wrap(errors.Join(waitErr, errors.New(message)), fault.SandboxUnreachable, "The sandbox runtime could not run the command.")
 }
 
-func (p *Provider) aliveNow(b box) bool {
-	r, err := b.load()
-	return err == nil && r.Process.Alive()
+// endingLimit is how long a sandbox whose runtime broke off a command is given to end.
+// A sentry that is killed stays a process until the kernel has taken back its memory.
+const endingLimit = 5 * time.Second
+
+// ended tells whether the sandbox has ended and how, when it may be about to.
+func (x execRun) ended(ctx context.Context) (bool, string) {
+	ctx, cancel := context.WithTimeout(ctx, endingLimit)
+	defer cancel()
+	for {
+		info, err := x.p.info(ctx, x.box)
+		if err == nil && (info.State == sandbox.Stopped || info.State == sandbox.Absent) {
+			return true, cmp.Or(info.Exit, "it was removed")
+		}
+		if local.Wait(ctx, 20*time.Millisecond) != nil {
+			return false, ""
+		}
+	}
 }
 
 // cannotRun tells the runtime's words for a program that is not there or not executable.

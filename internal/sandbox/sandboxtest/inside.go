@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/sandbox"
 )
 
@@ -274,10 +275,12 @@ func (s *suite) memory(t *testing.T) {
 		}
 		return
 	}
-	eventually(t, "the sandbox says why it stopped", func() bool {
-		info := s.state(t, h)
-		return info.State == sandbox.Stopped && strings.Contains(info.Exit, "memory limit")
-	})
+	if fault.CodeOf(err) != fault.SandboxNotFound || !strings.Contains(err.Error(), "memory limit") {
+		t.Errorf("the command ended with %v, want that the sandbox ended for its memory limit", err)
+	}
+	if info.State != sandbox.Stopped || !strings.Contains(info.Exit, "memory limit") {
+		t.Errorf("the sandbox is %s, %q", info.State, info.Exit)
+	}
 }
 
 func (s *suite) cpu(t *testing.T) {

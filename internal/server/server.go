@@ -150,16 +150,28 @@ func FindDirs(state, agents string, open bool) (Dirs, error) {
 	return d, nil
 }
 
-// Lock takes the state folder for this process until the file is closed.
+// Lock takes the state folder for this process until the file is closed. It is a lock of
+// the process (fcntl), which ends with it: one of the open file (flock) would be held on by
+// a child that was just being started when a server is killed, and refuse the next server.
+// Code: SERVER_RUNNING.
 func Lock(state string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(state, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock of the state folder: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fault.Wrap(err, fault.ServerRunning, "Another server works on %s.", state), f.Close())
+	whole := syscall.Flock_t{Type: syscall.F_WRLCK}
+	err = syscall.FcntlFlock(f.Fd(), syscall.F_SETLK, &whole)
+	if err == nil {
+		return f, nil
 	}
-	return f, nil
+	if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EACCES) {
+		return nil, errors.Join(fmt.Errorf("lock the state folder %s: %w", state, err), f.Close())
+	}
+	holder := "Another server"
+	if err := syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &whole); err == nil && whole.Type != syscall.F_UNLCK && whole.Pid > 0 {
+		holder = fmt.Sprintf("Another server (process %d)", whole.Pid)
+	}
+	return nil, errors.Join(fault.New(fault.ServerRunning, "%s works on %s.", holder, state), f.Close())
 }
 
 // Run serves until ctx ends, then shuts the doors and leaves sandboxes running.

@@ -185,6 +185,9 @@ func TestAgentDoesNotStart(t *testing.T) {
 				t.Errorf("message %q lacks %q", one.Message, c.word)
 			}
 			w.transcript(s.Session.ID)
+			if raw, err := os.ReadFile(w.logFile()); err != nil || strings.Contains(string(raw), "effect again") {
+				t.Errorf("it was tried more than once (%v)", err)
+			}
 			t.Logf("%s after %s: %s", one.Code, took, one.Message)
 			w.delete(s.Session.ID, true)
 		})

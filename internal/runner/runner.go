@@ -63,9 +63,10 @@ const (
 	sweepEvery     = time.Minute
 	idleEvery      = 5 * time.Second
 	connectTimeout = 30 * time.Second
-	handTimeout    = 3 * time.Minute // to start the agent and give it the turn
-	driverLimit    = 2 * time.Minute // without the driver of a sandbox that runs
-	memoryReserve  = 768 << 20       // bytes that must be free for another sandbox
+	handTimeout    = 3 * time.Minute  // to start the agent and give it the turn
+	driverLimit    = 2 * time.Minute  // without the driver of a sandbox that runs
+	memoryReserve  = 768 << 20        // bytes that must be free for another sandbox
+	removeLimit    = 15 * time.Second // to delete a generation's sandboxes
 	maxAttempts    = 3
 	workers        = 32 // effects at work at a time
 )
@@ -171,9 +172,14 @@ type again struct {
 func (a *again) Error() string { return fmt.Sprintf("again in %s: %v", a.after, a.cause) }
 func (a *again) Unwrap() error { return a.cause }
 
-// retry gives an effect back while it has attempts left and the error says that another may help.
+// retry gives an effect back while it has attempts left and the error says that another
+// may help. An agent that does not start is the person's to see at once: the same
+// program with the same files would end the same way.
 func retry(e session.Effect, err error) error {
 	f := fault.From(err)
+	if f.Code == fault.AgentStartFailed {
+		return nil
+	}
 	if e.Attempts+1 < maxAttempts && fault.Lookup(f.Code).Retryable {
 		return &again{after: time.Duration(e.Attempts+1) * time.Second, cause: err}
 	}

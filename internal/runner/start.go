@@ -346,8 +346,15 @@ func (r *Runner) hostNames() []string {
 	return append(append([]string(nil), r.cfg.Registries...), r.cfg.AllowHosts...)
 }
 
-// remove deletes every sandbox of a generation, and the one that the handle names.
+// remove deletes every sandbox of a generation, and the one that the handle names. What
+// was begun is finished, within a limit, even when the server is asked to end meanwhile:
+// half a sandbox would stay until the next start.
 func (r *Runner) remove(ctx context.Context, id session.ID, gen int64, handle string) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeLimit)
+	defer cancel()
 	infos, err := r.cfg.Sandboxes.List(ctx, labels(id, gen))
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)

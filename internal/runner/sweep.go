@@ -16,7 +16,8 @@ import (
 // unknownLimit is how long a turn at work waits for a substrate that does not answer.
 const unknownLimit = 2 * time.Minute
 
-// Mirrors are tidied once a day; those that no session needs are kept for a week.
+// Mirrors are tidied each time that a server has run for another day; those that no
+// session needs are kept for a week.
 const (
 	tidyAfter = 24 * 60 // sweeps
 	tidyKeep  = 7 * 24 * time.Hour

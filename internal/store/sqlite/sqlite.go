@@ -114,7 +114,8 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.r.Close(), s.w.Close())
 }
 
-// Ping checks that the database answers and can be written.
+// Ping checks that the database answers and gives the right to write. It writes
+// nothing, so it does not notice a full disk.
 func (s *Store) Ping(ctx context.Context) error {
 	return s.tx(ctx, func(*db.Queries) error { return nil })
 }

@@ -37,6 +37,8 @@ type PublishRequest struct {
 	// this session did not push: the candidate must have it. Empty: all are the session's.
 	Force bool
 	Floor string
+	// Foreign, when set, is told the commit of others that the candidate has merged, before the push.
+	Foreign func(ctx context.Context, oid string) error
 }
 
 // Published is what was read back from the remote.
@@ -95,6 +97,11 @@ func (s *Store) Publish(ctx context.Context, req PublishRequest) (Published, err
 		}
 		if !merged {
 			return Published{}, branchMoved(req, remote)
+		}
+		if req.Foreign != nil {
+			if err := req.Foreign(ctx, remote); err != nil {
+				return Published{}, err
+			}
 		}
 	}
 	if err := s.mayReplace(ctx, dir, req, remote); err != nil {

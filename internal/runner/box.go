@@ -235,13 +235,8 @@ func (b *box) git(s session.Session) (http.Handler, error) {
 			_, err := b.r.cfg.Service.Apply(ctx, b.session, session.RemoteMoved{OID: oid})
 			return err
 		},
-		// What the branch held before this session stays; everything it pushed since may be replaced by it.
-		Floor: func(context.Context) (string, error) {
-			if s.BranchNamed {
-				return s.BaseOID, nil
-			}
-			return "", nil
-		},
+		// What others have put on the branch stays; what this session pushed since may be replaced by it.
+		Floor: func(ctx context.Context) (string, error) { s, err := get(ctx); return s.FloorOID, err },
 		Descends: func(ctx context.Context, floor, candidate string, pack io.Reader) (bool, error) {
 			cred, err := b.r.cfg.Forge.Credential(ctx, remote)
 			if err != nil {

@@ -177,6 +177,10 @@ func (r *Runner) publish(ctx context.Context, s session.Session) (delivery.Publi
 	}
 	return r.cfg.Delivery.Publish(ctx, delivery.PublishRequest{
 		Session: string(s.ID), Remote: remote, Credential: cred, Branch: s.Branch, Candidate: s.PackOID, Base: s.BaseOID, Known: s.RemoteOID,
+		Foreign: func(ctx context.Context, oid string) error {
+			_, err := r.cfg.Service.Apply(ctx, s.ID, session.FloorRaised{OID: oid})
+			return err
+		},
 	})
 }
 

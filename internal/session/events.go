@@ -134,6 +134,10 @@ type DiscardAsked struct{ By string }
 // Discarded says that the tree is back at the last delivered commit.
 type Discarded struct{}
 
+// FloorRaised says that the branch has a commit of others, which the work has merged. It is
+// told before the work is pushed over it.
+type FloorRaised struct{ OID string }
+
 // RemoteMoved says that the agent itself pushed the branch.
 type RemoteMoved struct{ OID string }
 
@@ -165,6 +169,7 @@ func (IdleExpired) event() string    { return "idle_expired" }
 func (DeliverAsked) event() string   { return "deliver_asked" }
 func (DiscardAsked) event() string   { return "discard_asked" }
 func (Discarded) event() string      { return "discarded" }
+func (FloorRaised) event() string    { return "floor_raised" }
 func (RemoteMoved) event() string    { return "remote_moved" }
 func (QueueReleased) event() string  { return "queue_released" }
 func (DeleteAsked) event() string    { return "delete_asked" }

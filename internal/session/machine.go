@@ -248,6 +248,9 @@ func (m *move) apply(ev Event) error {
 			m.a.Last.Delivery = Delivery{State: DeliveryNoChanges, Message: "The work was discarded.", At: m.now}
 		}
 		return nil
+	case FloorRaised:
+		s.FloorOID = e.OID
+		return nil
 	case RemoteMoved:
 		s.RemoteOID = e.OID
 		return nil

@@ -357,3 +357,11 @@ func TestRandomWalks(t *testing.T) {
 		}
 	}
 }
+
+// What others have put on the branch is remembered: nothing that leaves it out may replace the branch.
+func TestFloor(t *testing.T) {
+	a, _ := must(t, running(t), FloorRaised{"theirs"}, RemoteMoved{"ours"})
+	if a.Session.FloorOID != "theirs" || a.Session.RemoteOID != "ours" {
+		t.Errorf("floor %q, remote %q", a.Session.FloorOID, a.Session.RemoteOID)
+	}
+}

@@ -195,6 +195,9 @@ func (s *Service) Create(ctx context.Context, who Caller, in CreateInput, key *K
 			return Accepted{}, err
 		}
 		sess.Repo, sess.Base, sess.BaseOID, sess.Format, sess.Branch, sess.RemoteOID = repo.URL, repo.Base, repo.BaseOID, repo.Format, repo.Branch, repo.RemoteOID
+		if sess.BranchNamed {
+			sess.FloorOID = repo.RemoteOID // what the branch holds already is not the session's
+		}
 	} else if in.Base != "" || in.Branch != "" {
 		return Accepted{}, fault.New(fault.InvalidInput, "A base or a branch needs a repository.")
 	} else {

@@ -99,6 +99,7 @@ type Session struct {
 	PackOID      string // newest commit packed to the server; empty: none yet
 	DeliveredOID string // newest commit of ours that was read back from the remote
 	RemoteOID    string // what we know the branch to be at the remote; empty: absent
+	FloorOID     string // newest commit of the branch that is not this session's: what replaces the branch must have it; empty: there is none
 
 	QueueHeld bool
 	Archived  bool

@@ -72,7 +72,7 @@ func (s *Store) Update(ctx context.Context, id session.ID, key *session.Key, fn 
 		}
 		n, err := q.UpdateSession(ctx, db.UpdateSessionParams{
 			Title: row.Title, Base: row.Base, BaseOid: row.BaseOid, Format: row.Format, Branch: row.Branch, Agent: row.Agent, Model: row.Model, Limits: row.Limits,
-			Sandbox: row.Sandbox, Generation: row.Generation, Handle: row.Handle, PackOid: row.PackOid, DeliveredOid: row.DeliveredOid, RemoteOid: row.RemoteOid,
+			Sandbox: row.Sandbox, Generation: row.Generation, Handle: row.Handle, PackOid: row.PackOid, DeliveredOid: row.DeliveredOid, RemoteOid: row.RemoteOid, FloorOid: row.FloorOid,
 			QueueHeld: row.QueueHeld, Archived: row.Archived, Pinned: row.Pinned, Deleting: row.Deleting, OpenTurn: row.OpenTurn, OpenState: row.OpenState,
 			LastTurn: row.LastTurn, LastEnd: row.LastEnd, Turns: row.Turns, Ranks: row.Ranks, PromptLen: row.PromptLen, Phase: row.Phase,
 			Version: row.Version, UpdatedAt: row.UpdatedAt, IdleSince: row.IdleSince, ID: row.ID, Was: was,

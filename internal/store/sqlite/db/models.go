@@ -62,6 +62,7 @@ type Session struct {
 	PackOid      string
 	DeliveredOid string
 	RemoteOid    string
+	FloorOid     string
 	QueueHeld    int64
 	Archived     int64
 	Pinned       int64

@@ -168,7 +168,7 @@ func (q *Queries) GetKey(ctx context.Context, arg GetKeyParams) (GetKeyRow, erro
 }
 
 const getSession = `-- name: GetSession :one
-SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since FROM sessions WHERE id = ?
+SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since FROM sessions WHERE id = ?
 `
 
 func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
@@ -195,6 +195,7 @@ func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
 		&i.PackOid,
 		&i.DeliveredOid,
 		&i.RemoteOid,
+		&i.FloorOid,
 		&i.QueueHeld,
 		&i.Archived,
 		&i.Pinned,
@@ -345,9 +346,9 @@ func (q *Queries) InsertPart(ctx context.Context, arg InsertPartParams) error {
 
 const insertSession = `-- name: InsertSession :exec
 INSERT INTO sessions (id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits,
-  sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end,
+  sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end,
   turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertSessionParams struct {
@@ -371,6 +372,7 @@ type InsertSessionParams struct {
 	PackOid      string
 	DeliveredOid string
 	RemoteOid    string
+	FloorOid     string
 	QueueHeld    int64
 	Archived     int64
 	Pinned       int64
@@ -411,6 +413,7 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 		arg.PackOid,
 		arg.DeliveredOid,
 		arg.RemoteOid,
+		arg.FloorOid,
 		arg.QueueHeld,
 		arg.Archived,
 		arg.Pinned,
@@ -556,7 +559,7 @@ func (q *Queries) LeasedSessions(ctx context.Context, now int64) ([]LeasedSessio
 }
 
 const listSessions = `-- name: ListSessions :many
-SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since FROM sessions WHERE workspace = ?1 AND id < ?2 AND (?3 = '' OR repo = ?3)
+SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since FROM sessions WHERE workspace = ?1 AND id < ?2 AND (?3 = '' OR repo = ?3)
   AND (?4 = '' OR instr(?4, ',' || phase || ',') > 0) ORDER BY id DESC LIMIT ?5
 `
 
@@ -605,6 +608,7 @@ func (q *Queries) ListSessions(ctx context.Context, arg ListSessionsParams) ([]S
 			&i.PackOid,
 			&i.DeliveredOid,
 			&i.RemoteOid,
+			&i.FloorOid,
 			&i.QueueHeld,
 			&i.Archived,
 			&i.Pinned,
@@ -933,7 +937,7 @@ func (q *Queries) UnleaseEffects(ctx context.Context, owner string) error {
 
 const updateSession = `-- name: UpdateSession :execrows
 UPDATE sessions SET title = ?, base = ?, base_oid = ?, format = ?, branch = ?, agent = ?, model = ?, limits = ?,
-  sandbox = ?, generation = ?, handle = ?, pack_oid = ?, delivered_oid = ?, remote_oid = ?, queue_held = ?, archived = ?, pinned = ?, deleting = ?,
+  sandbox = ?, generation = ?, handle = ?, pack_oid = ?, delivered_oid = ?, remote_oid = ?, floor_oid = ?, queue_held = ?, archived = ?, pinned = ?, deleting = ?,
   open_turn = ?, open_state = ?, last_turn = ?, last_end = ?, turns = ?, ranks = ?, prompt_len = ?, phase = ?, version = ?, updated_at = ?, idle_since = ?
 WHERE id = ? AND version = ?
 `
@@ -953,6 +957,7 @@ type UpdateSessionParams struct {
 	PackOid      string
 	DeliveredOid string
 	RemoteOid    string
+	FloorOid     string
 	QueueHeld    int64
 	Archived     int64
 	Pinned       int64
@@ -988,6 +993,7 @@ func (q *Queries) UpdateSession(ctx context.Context, arg UpdateSessionParams) (i
 		arg.PackOid,
 		arg.DeliveredOid,
 		arg.RemoteOid,
+		arg.FloorOid,
 		arg.QueueHeld,
 		arg.Archived,
 		arg.Pinned,

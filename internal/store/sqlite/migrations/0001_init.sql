@@ -21,6 +21,7 @@ CREATE TABLE sessions (
   pack_oid      TEXT NOT NULL,
   delivered_oid TEXT NOT NULL,
   remote_oid    TEXT NOT NULL,
+  floor_oid     TEXT NOT NULL,
   queue_held    INTEGER NOT NULL,
   archived      INTEGER NOT NULL,
   pinned        INTEGER NOT NULL,

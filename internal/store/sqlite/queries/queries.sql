@@ -1,12 +1,12 @@
 -- name: InsertSession :exec
 INSERT INTO sessions (id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits,
-  sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end,
+  sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end,
   turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: UpdateSession :execrows
 UPDATE sessions SET title = ?, base = ?, base_oid = ?, format = ?, branch = ?, agent = ?, model = ?, limits = ?,
-  sandbox = ?, generation = ?, handle = ?, pack_oid = ?, delivered_oid = ?, remote_oid = ?, queue_held = ?, archived = ?, pinned = ?, deleting = ?,
+  sandbox = ?, generation = ?, handle = ?, pack_oid = ?, delivered_oid = ?, remote_oid = ?, floor_oid = ?, queue_held = ?, archived = ?, pinned = ?, deleting = ?,
   open_turn = ?, open_state = ?, last_turn = ?, last_end = ?, turns = ?, ranks = ?, prompt_len = ?, phase = ?, version = ?, updated_at = ?, idle_since = ?
 WHERE id = @id AND version = @was;
 

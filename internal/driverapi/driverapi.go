@@ -132,7 +132,11 @@ type Repo struct {
 	// WorkURL is where the sandbox finds BaseOID when the origin does not have it:
 	// work that was packed and not delivered. Empty: nowhere.
 	WorkURL string `json:"workUrl,omitempty"`
-	Format  string `json:"format"` // object format, sha1 or sha256
+	// WorkOnly: the origin cannot be reached from inside; everything is had from WorkURL, and
+	// BaseHead, when it is known, stands for what the origin's Base is.
+	WorkOnly bool   `json:"workOnly,omitempty"`
+	BaseHead string `json:"baseHead,omitempty"`
+	Format   string `json:"format"` // object format, sha1 or sha256
 }
 
 // Person is an author or committer.

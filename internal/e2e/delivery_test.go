@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -342,4 +344,86 @@ func TestSecretInWork(t *testing.T) {
 		}
 	}
 	w.delete(id, false)
+}
+
+// What a person has pushed to the session's branch stays, whatever the agent does later:
+// work that merged it goes on top, work that leaves it out is refused.
+func TestForeignCommitsStay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{})
+	r, url := w.repo("acme/calc")
+	for _, existing := range []bool{false, true} {
+		branch := fmt.Sprintf("shared-%t", existing)
+		if existing {
+			if _, err := r.Commit(t.Context(), branch, "Before", map[string]string{"before.txt": "before"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := w.create(client.CreateInput{Repo: url, Branch: branch, Prompt: "@@write mine.txt mine@@"})
+		id := s.Session.ID
+		one := w.ended(id, s.Turn.ID, deadline)
+		w.wantPushed(r, one)
+		theirs, err := r.Commit(t.Context(), branch, "Theirs", map[string]string{"theirs.txt": "theirs"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		merge := "@@run git fetch -q origin " + branch + " && git merge -q --no-edit FETCH_HEAD && git log --oneline@@ @@write more.txt more@@"
+		two := w.ended(id, w.prompt(id, merge).Turn.ID, deadline)
+		w.wantTurn(two, "completed", "")
+		w.wantPushed(r, two)
+		isIn := func(when string) {
+			t.Helper()
+			head, err := r.Head(t.Context(), branch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Git(t.Context(), "merge-base", "--is-ancestor", theirs, head); err != nil {
+				t.Errorf("existing %t: %s the branch at %s lacks their commit %s", existing, when, head, theirs)
+			}
+		}
+		isIn("after the merge")
+		// The agent throws everything away and pushes over it by itself.
+		three := w.ended(id, w.prompt(id, "@@run git reset -q --hard "+one.Commit+"~1 && echo x > y.txt && git add -A && git -c user.name=a -c user.email=a@b commit -qm over && git push -f origin HEAD:"+branch+"; echo status $?@@").Turn.ID, deadline)
+		isIn("after the agent's own push")
+		if got := outputs(w.transcript(id), 3); !strings.Contains(got, "refused") && !strings.Contains(got, "rejected") || strings.Contains(got, "status 0") {
+			t.Errorf("existing %t: the agent was told %s", existing, got)
+		}
+		w.wantPushed(r, three) // what the agent made of it, as one commit on top
+		isIn("after the delivery")
+		w.delete(id, true)
+	}
+}
+
+// A bare repository of this machine, where the operator allows them.
+func TestFolderRepository(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{args: []string{"--allow-file-repositories"}})
+	r, _ := w.repo("acme/folder")
+	for _, branch := range []string{"", "named"} {
+		s := w.create(client.CreateInput{Repo: "file://" + r.Dir, Branch: branch, Prompt: "@@write a.txt one@@ @@run git log --oneline -3 && git status -sb && git diff --stat origin/main@@"})
+		id := s.Session.ID
+		one := w.ended(id, s.Turn.ID, deadline)
+		w.wantTurn(one, "completed", "")
+		w.wantPushed(r, one)
+		two := w.ended(id, w.prompt(id, "@@run cat a.txt@@ @@write b.txt two@@").Turn.ID, deadline)
+		w.wantTurn(two, "completed", "")
+		w.wantPushed(r, two)
+		if got := outputs(w.transcript(id), 1); branch == "" && strings.Contains(got, "fatal") {
+			t.Errorf("inside: %s", got)
+		}
+		w.delete(id, false)
+	}
+	// One that belongs to somebody else cannot be read by the server's git, which is said at once.
+	other := filepath.Join(w.dir, "other.git")
+	if _, err := r.Git(t.Context(), "clone", "-q", "--bare", r.Dir, other); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(other, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.c.Create(t.Context(), client.CreateInput{Agent: "scripted", Repo: "file://" + other, Prompt: "hello"}); client.CodeOf(err) != "REPOSITORY_UNREACHABLE" || !strings.Contains(err.Error(), "belongs to another user") {
+			t.Errorf("another user's folder: %v", err)
+		}
+	}
 }

@@ -262,7 +262,12 @@ func (r *Runner) setUp(ctx context.Context, b *box, s session.Session) error {
 			return err
 		}
 		req.Repo.URL = remote.URL
-		if !remote.File() { // a folder of this machine is had through the packed work only
+		if remote.File() { // a folder of this machine is had through the packed work only
+			req.Repo.WorkOnly = true
+			if s.RemoteOID == "" || !s.BranchNamed {
+				req.Repo.BaseHead = s.BaseOID
+			}
+		} else {
 			req.Repo.DoorURL, req.Repo.Rewrite = door+remote.DoorPath(), remote.Forms()
 		}
 	} else if start == "" {

@@ -206,8 +206,10 @@ func (t *Tree) clone(ctx context.Context, r *driverapi.Repo, emit func(driverapi
 	if r.Base != "" {
 		heads = "+refs/heads/" + r.Base + ":refs/remotes/origin/" + r.Base
 	}
-	if f := t.fetch(ctx, env, emit, "origin", heads); f != nil {
-		return nil, f
+	if !r.WorkOnly {
+		if f := t.fetch(ctx, env, emit, "origin", heads); f != nil {
+			return nil, f
+		}
 	}
 	if r.BaseOID == "" {
 		return s, nil
@@ -222,7 +224,17 @@ func (t *Tree) clone(ctx context.Context, r *driverapi.Repo, emit func(driverapi
 			return nil, f
 		}
 	}
-	if r.Base != "" {
+	known := !r.WorkOnly && r.Base != ""
+	if r.WorkOnly && r.Base != "" && r.BaseHead != "" {
+		// It may not be below what was fetched: a named branch has its own history.
+		if res, err := t.git(ctx, env, nil, "cat-file", "-e", r.BaseHead+"^{commit}"); err == nil && res.exit.OK() {
+			if f := run("update-ref", "refs/remotes/origin/"+r.Base, r.BaseHead); f != nil {
+				return nil, f
+			}
+			known = true
+		}
+	}
+	if known {
 		if f := run("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/"+r.Base); f != nil {
 			return nil, f
 		}

@@ -189,6 +189,14 @@ func fileError(r forge.Remote, err error) error {
 }
 
 func writableFolder(r forge.Remote) error {
+	var st syscall.Stat_t
+	if err := syscall.Stat(r.Path, &st); err != nil {
+		return fault.Wrap(fmt.Errorf("stat %s: %w", r.Path, err), fault.RepositoryUnreachable, "The folder %s on the server cannot be read.", r.Path)
+	}
+	if int(st.Uid) != os.Geteuid() {
+		// git refuses to read such a folder for others, since its configuration could run programs.
+		return fault.New(fault.RepositoryUnreachable, "The folder %s on the server belongs to another user (%d) than the server (%d). Change its owner, or run the server as that user.", r.Path, st.Uid, os.Geteuid())
+	}
 	const write = 2 // access(2), W_OK
 	for _, p := range []string{"/objects", "/refs"} {
 		if err := syscall.Access(r.Path+p, write); err != nil {

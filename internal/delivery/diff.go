@@ -127,7 +127,7 @@ func (s *Store) Patch(ctx context.Context, session, from, to string, w io.Writer
 	out := &clipped{w: w, left: limit}
 	_, _, err = s.cfg.Git.Run(ctx, gitcmd.Run{
 		Dir: dir, Stdout: out, Timeout: s.cfg.LocalTimeout,
-		Args: []string{"diff-tree", "-r", "-p", "-M", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", old, b},
+		Args: []string{"diff-tree", "-r", "-p", "-M", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", old, b},
 	})
 	switch {
 	case out.err != nil:

@@ -80,6 +80,8 @@ type Runner struct {
 	wake   chan struct{}
 	starts chan struct{} // bounds parallel starts
 
+	removals chan struct{} // bounds parallel removals
+
 	mu      sync.Mutex
 	boxes   map[session.ID]*box
 	running sync.WaitGroup // effects and boxes
@@ -93,7 +95,7 @@ func New(cfg Config) *Runner {
 	if cfg.SetupTimeout <= 0 {
 		cfg.SetupTimeout = 30 * time.Minute
 	}
-	return &Runner{cfg: cfg, wake: make(chan struct{}, 1), starts: make(chan struct{}, cfg.Parallel), boxes: map[session.ID]*box{}}
+	return &Runner{cfg: cfg, wake: make(chan struct{}, 1), starts: make(chan struct{}, cfg.Parallel), removals: make(chan struct{}, 2*cfg.Parallel), boxes: map[session.ID]*box{}}
 }
 
 // Wake says that effects may be due.

@@ -110,7 +110,7 @@ func (r *Runner) admit(ctx context.Context, e session.Effect) error {
 		}
 	}
 	if idlest != "" {
-		if _, err := r.cfg.Service.Apply(ctx, idlest, session.IdleExpired{Before: r.now()}); err != nil && fault.CodeOf(err) != fault.IllegalMove {
+		if _, err := r.cfg.Service.Apply(ctx, idlest, session.IdleExpired{Before: r.now(), Room: true}); err != nil && fault.CodeOf(err) != fault.IllegalMove {
 			return err
 		}
 	}
@@ -356,6 +356,12 @@ func (r *Runner) hostNames() []string {
 // half a sandbox would stay until the next start.
 func (r *Runner) remove(ctx context.Context, id session.ID, gen int64, handle string) error {
 	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	select { // a hundred at once would be slower than one after the other
+	case r.removals <- struct{}{}:
+		defer func() { <-r.removals }()
+	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeLimit)

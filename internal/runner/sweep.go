@@ -16,8 +16,8 @@ import (
 // unknownLimit is how long a turn at work waits for a substrate that does not answer.
 const unknownLimit = 2 * time.Minute
 
-// Mirrors are tidied each time that a server has run for another day; those that no
-// session needs are kept for a week.
+// Mirrors are tidied a minute after a start and then daily; those that no session needs
+// are kept for a week.
 const (
 	tidyAfter = 24 * 60 // sweeps
 	tidyKeep  = 7 * 24 * time.Hour
@@ -105,7 +105,7 @@ func (r *Runner) sweepLoop(ctx context.Context) {
 		case <-idle.C:
 			r.expire(ctx)
 		case <-sweep.C:
-			if sweeps++; sweeps%tidyAfter == 0 {
+			if sweeps++; sweeps%tidyAfter == 1 {
 				if err := r.cfg.Delivery.Tidy(ctx, r.now().Add(-tidyKeep)); err != nil && ctx.Err() == nil {
 					r.cfg.Slog.Error("tidy mirrors", "error", err)
 				}

@@ -122,8 +122,15 @@ type SandboxGone struct {
 	Truncated  string // why the transcript may lack its end; empty: it is whole
 }
 
-// IdleExpired releases a sandbox that nobody used for long enough.
-type IdleExpired struct{ Before time.Time }
+// IdleExpired releases a sandbox that nobody used since Before. One with work that was refused
+// when it was packed, and so is nowhere else, is kept for RefusedKept longer, but where room is needed.
+type IdleExpired struct {
+	Before time.Time
+	Room   bool
+}
+
+// RefusedKept is how much longer a sandbox is kept that alone has the newest work.
+const RefusedKept = 24 * time.Hour
 
 // DeliverAsked delivers what is packed and was not delivered.
 type DeliverAsked struct{ By string }

@@ -236,6 +236,9 @@ func (m *move) apply(ev Event) error {
 		if m.a.Open != nil || len(m.a.Queue) > 0 && !s.QueueHeld || s.Sandbox != SandboxHot || s.IdleSince.IsZero() || s.IdleSince.After(e.Before) {
 			return fault.New(fault.IllegalMove, "The sandbox is not idle.")
 		}
+		if !e.Room && s.Refused(m.a.Last) && s.IdleSince.After(e.Before.Add(-RefusedKept)) {
+			return fault.New(fault.IllegalMove, "The sandbox has work that is nowhere else.")
+		}
 		m.release(SandboxNone)
 		return nil
 	case DeliverAsked:

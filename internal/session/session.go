@@ -244,8 +244,11 @@ func (s *Session) Undelivered() bool { return s.PackOID != "" && s.PackOID != s.
 
 // Discardable says that there is work which discard can drop: packed and not
 // delivered, or refused when it was packed and so still in the sandbox.
-func (s *Session) Discardable(last *Turn) bool {
-	return s.Undelivered() || last != nil && last.Delivery.State == DeliveryFailed && last.PackOID == ""
+func (s *Session) Discardable(last *Turn) bool { return s.Undelivered() || s.Refused(last) }
+
+// Refused says that the newest turn's work could not be taken over from the sandbox.
+func (s *Session) Refused(last *Turn) bool {
+	return last != nil && last.Delivery.State == DeliveryFailed && last.PackOID == ""
 }
 
 // EffectKind names what must be done in the world.

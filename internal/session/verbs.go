@@ -85,6 +85,8 @@ func (m *move) deliverAsked() error {
 		return fault.New(fault.SessionDeleting, "")
 	case m.a.Open != nil && m.a.Open.State == TurnDelivering:
 		return fault.New(fault.TurnInFlight, "The turn is being delivered already.")
+	case s.Repo != "" && s.Refused(m.a.Last):
+		return fault.New(fault.NothingToDeliver, "The newest work was refused when it was packed (%s) and is still in the sandbox. Send a prompt that mends it.", m.a.Last.Delivery.Code)
 	case s.Repo == "" || !s.Undelivered() || m.a.Last == nil:
 		return fault.New(fault.NothingToDeliver, "")
 	}
@@ -113,6 +115,9 @@ func (m *move) deleteAsked(e DeleteAsked) error {
 	}
 	if s.Undelivered() && s.Repo != "" && !e.Force {
 		return fault.New(fault.UndeliveredWork, "")
+	}
+	if s.Refused(m.a.Last) && s.Sandbox == SandboxHot && !e.Force {
+		return fault.New(fault.UndeliveredWork, "The newest work was refused when it was packed (%s) and is in the sandbox only.", m.a.Last.Delivery.Code)
 	}
 	if m.a.Open != nil && !e.Force {
 		return fault.New(fault.TurnInFlight, "A turn is at work; cancel it first, or delete with force.")

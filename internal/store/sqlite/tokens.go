@@ -27,6 +27,19 @@ func (s *Store) PutToken(ctx context.Context, token, name, workspace string, at 
 	return nil
 }
 
+// ReplaceToken is PutToken, and voids every other token of that name in the workspace.
+func (s *Store) ReplaceToken(ctx context.Context, token, name, workspace string, at time.Time) error {
+	return s.tx(ctx, func(q *db.Queries) error {
+		if err := q.DropTokens(ctx, db.DropTokensParams{Name: name, Workspace: workspace}); err != nil {
+			return fmt.Errorf("drop old tokens: %w", err)
+		}
+		if err := q.PutToken(ctx, db.PutTokenParams{Hash: hash(token), Name: name, Workspace: workspace, CreatedAt: micros(at)}); err != nil {
+			return fmt.Errorf("keep token: %w", err)
+		}
+		return nil
+	})
+}
+
 // Token returns who holds a token. Code: UNAUTHENTICATED.
 func (s *Store) Token(ctx context.Context, token string) (name, workspace string, err error) {
 	row, err := s.rq.GetToken(ctx, hash(token))

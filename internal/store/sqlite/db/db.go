@@ -42,6 +42,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.dropSessionKeysStmt, err = db.PrepareContext(ctx, dropSessionKeys); err != nil {
 		return nil, fmt.Errorf("error preparing query DropSessionKeys: %w", err)
 	}
+	if q.dropTokensStmt, err = db.PrepareContext(ctx, dropTokens); err != nil {
+		return nil, fmt.Errorf("error preparing query DropTokens: %w", err)
+	}
 	if q.dueEffectsStmt, err = db.PrepareContext(ctx, dueEffects); err != nil {
 		return nil, fmt.Errorf("error preparing query DueEffects: %w", err)
 	}
@@ -150,6 +153,11 @@ func (q *Queries) Close() error {
 	if q.dropSessionKeysStmt != nil {
 		if cerr := q.dropSessionKeysStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing dropSessionKeysStmt: %w", cerr)
+		}
+	}
+	if q.dropTokensStmt != nil {
+		if cerr := q.dropTokensStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dropTokensStmt: %w", cerr)
 		}
 	}
 	if q.dueEffectsStmt != nil {
@@ -322,6 +330,7 @@ type Queries struct {
 	deleteSessionStmt   *sql.Stmt
 	dropKeysStmt        *sql.Stmt
 	dropSessionKeysStmt *sql.Stmt
+	dropTokensStmt      *sql.Stmt
 	dueEffectsStmt      *sql.Stmt
 	getKeyStmt          *sql.Stmt
 	getSessionStmt      *sql.Stmt
@@ -359,6 +368,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		deleteSessionStmt:   q.deleteSessionStmt,
 		dropKeysStmt:        q.dropKeysStmt,
 		dropSessionKeysStmt: q.dropSessionKeysStmt,
+		dropTokensStmt:      q.dropTokensStmt,
 		dueEffectsStmt:      q.dueEffectsStmt,
 		getKeyStmt:          q.getKeyStmt,
 		getSessionStmt:      q.getSessionStmt,

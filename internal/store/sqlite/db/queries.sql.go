@@ -94,6 +94,20 @@ func (q *Queries) DropSessionKeys(ctx context.Context, session string) error {
 	return err
 }
 
+const dropTokens = `-- name: DropTokens :exec
+DELETE FROM tokens WHERE name = ?1 AND workspace = ?2
+`
+
+type DropTokensParams struct {
+	Name      string
+	Workspace string
+}
+
+func (q *Queries) DropTokens(ctx context.Context, arg DropTokensParams) error {
+	_, err := q.exec(ctx, q.dropTokensStmt, dropTokens, arg.Name, arg.Workspace)
+	return err
+}
+
 const dueEffects = `-- name: DueEffects :many
 SELECT id, session, turn, kind, generation, handle, code, message, not_before, attempts, lease_owner, lease_until FROM effects WHERE not_before <= ?1 AND lease_until <= ?1 ORDER BY not_before, id LIMIT ?2
 `

@@ -102,6 +102,9 @@ DELETE FROM idempotency WHERE session = ?;
 -- name: PutToken :exec
 INSERT INTO tokens (hash, name, workspace, created_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING;
 
+-- name: DropTokens :exec
+DELETE FROM tokens WHERE name = @name AND workspace = @workspace;
+
 -- name: GetToken :one
 SELECT * FROM tokens WHERE hash = ?;
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -20,6 +21,34 @@ import (
 	"github.com/hearthd/hearth/internal/delivery/forge/forgetest"
 	"github.com/hearthd/hearth/internal/fault"
 )
+
+// A patch gives the whole work to a clone that has only the base: binary files, modes and odd names too.
+func TestPatchApplies(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, files)
+	w := forgetest.Clone(t, s.repo.Dir)
+	w.Write("c", "text\n")
+	w.Write("odd \u00fc name", "x\r\n")
+	w.Write("bin", "\x00\x01\xff"+strings.Repeat("\x00\x7f", 5000))
+	head := w.Commit("c")
+	if _, err := s.take(w, "t1", head); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if cut, err := s.store.Patch(t.Context(), session, "base", "head", &out, 1<<20); err != nil || cut {
+		t.Fatalf("cut %v, %v", cut, err)
+	}
+	other := forgetest.Clone(t, s.repo.Dir)
+	cmd := exec.CommandContext(t.Context(), "git", "apply", "--index", "-")
+	cmd.Dir, cmd.Stdin = other.Dir, &out
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git apply: %v: %s", err, said)
+	}
+	got := other.Git("write-tree")
+	if want := w.Git("rev-parse", head+"^{tree}"); got != want {
+		t.Errorf("the tree is %s, want %s", got, want)
+	}
+}
 
 func TestPatchIsCutAtALine(t *testing.T) {
 	t.Parallel()

@@ -449,6 +449,8 @@ func TestSecrets(t *testing.T) {
 		"hex":           "0x" + hex.EncodeToString([]byte(secret)),
 		"HEX":           strings.ToUpper(hex.EncodeToString([]byte(secret))),
 		"query":         "?k=sk-canary%2F%C3%9Cn%C3%AFq%2B%220123456789%3Cabc%3E",
+		"mixed json":    `{"k":"\u0073k-c\u0061nary/\u00DCn\u00EFq\u002B\"0123456789<abc\u003e"}`,
+		"mixed query":   "%73k%2dcanary/%c3%9Cn%C3%AFq%2B%220123456789<abc>",
 		"over the seam": strings.Repeat("x", 64<<10-7) + secret + strings.Repeat("y", 200<<10),
 		"far in":        strings.Repeat("0123456789\n", 200_000) + secret,
 	} {

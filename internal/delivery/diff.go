@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/delivery/gitcmd"
 	"github.com/hearthd/hearth/internal/delivery/gitwire"
 	"github.com/hearthd/hearth/internal/fault"
@@ -61,7 +62,7 @@ func (s *Store) Resolve(ctx context.Context, session, name string) (string, erro
 	case gitwire.FormatOf(name) != "":
 		return s.resolve(ctx, dir, name)
 	}
-	return "", fault.New(fault.InvalidInput, "%q is not a commit of this session.", sanitize(name, 80))
+	return "", fault.New(fault.InvalidInput, "%q is not a commit of this session.", forge.OneLine(name, 80))
 }
 
 // ends resolves both ends of a diff; from may stand for nothing.
@@ -79,7 +80,7 @@ func (s *Store) ends(ctx context.Context, session, from, to string) (dir, fromID
 		return dir, "", toID, nil
 	}
 	if fromID, err = s.Resolve(ctx, session, from); err == nil && fromID == "" && from != RefBase {
-		err = fault.New(fault.InvalidInput, "%q is not a commit of this session.", sanitize(from, 80))
+		err = fault.New(fault.InvalidInput, "%q is not a commit of this session.", forge.OneLine(from, 80))
 	}
 	return dir, fromID, toID, err
 }

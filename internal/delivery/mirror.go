@@ -125,7 +125,7 @@ func (s *Store) Descends(ctx context.Context, req DescendsRequest) (bool, error)
 	defer in.drop()
 	for _, id := range []string{req.Floor, req.Candidate} {
 		if _, _, err := s.cfg.Git.Run(ctx, gitRun(s, in, "cat-file", "-e", id+"^{commit}")); err != nil {
-			return false, checkError(err, "The commit %s is not there.", sanitize(id, 80))
+			return false, checkError(err, "The commit %s is not there.", forge.OneLine(id, 80))
 		}
 	}
 	return s.descends(ctx, dir, in.env, req.Floor, req.Candidate)
@@ -175,7 +175,7 @@ func (s *Store) Rewind(ctx context.Context, session, id string) error {
 			return err
 		}
 		if have != id {
-			return fault.New(fault.InvalidInput, "%q is not a commit of this session.", sanitize(id, 80))
+			return fault.New(fault.InvalidInput, "%q is not a commit of this session.", forge.OneLine(id, 80))
 		}
 	}
 	var cmds strings.Builder

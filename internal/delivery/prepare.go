@@ -245,13 +245,13 @@ func fetchError(r forge.Remote, err error) error {
 	case e.Timeout:
 		return fault.Wrap(err, fault.ForgeUnavailable, "Fetching %s took too long.", r.URL)
 	case strings.Contains(e.Stderr, "fsck error"):
-		return fault.Wrap(err, fault.RepositoryUnreachable, "%s has objects that git refuses: %s", r.URL, sanitize(fatalLine(e.Stderr), 300))
+		return fault.Wrap(err, fault.RepositoryUnreachable, "%s has objects that git refuses: %s", r.URL, forge.OneLine(fatalLine(e.Stderr), 300))
 	case strings.Contains(e.Stderr, "Authentication failed"), strings.Contains(e.Stderr, "could not read Username"):
 		return fault.Wrap(err, fault.RepositoryUnreachable, "%s does not accept the server's login.", r.URL)
 	case strings.Contains(e.Stderr, "No space left"):
 		return fault.Wrap(err, fault.DiskFull, "The server's disk is full: %s could not be fetched.", r.URL)
 	}
-	return fault.Wrap(err, fault.ForgeUnavailable, "Fetching %s failed: %s", r.URL, sanitize(fatalLine(e.Stderr), 300))
+	return fault.Wrap(err, fault.ForgeUnavailable, "Fetching %s failed: %s", r.URL, forge.OneLine(fatalLine(e.Stderr), 300))
 }
 
 // fatalLine is the line of git's words that says most.

@@ -71,7 +71,7 @@ func (s *Store) Publish(ctx context.Context, req PublishRequest) (Published, err
 	if id, err := s.resolve(ctx, dir, req.Candidate); err != nil {
 		return Published{}, err
 	} else if id != req.Candidate {
-		return Published{}, fault.New(fault.NothingToDeliver, "The commit %s was not packed by this session.", sanitize(req.Candidate, 80))
+		return Published{}, fault.New(fault.NothingToDeliver, "The commit %s was not packed by this session.", forge.OneLine(req.Candidate, 80))
 	}
 	remote, err := s.remoteID(ctx, req)
 	if err != nil {
@@ -239,24 +239,24 @@ func pushError(req PublishRequest, err error) error {
 	switch {
 	case reason != "" || strings.Contains(e.Stderr, "remote unpack failed"):
 		if reason == "" {
-			reason = sanitize(fatalLine(e.Stderr), 300)
+			reason = forge.OneLine(fatalLine(e.Stderr), 300)
 		}
 		text := "The remote refused the push: " + reason + "."
 		if said != "" {
-			text += " It says: " + sanitize(said, 1000)
+			text += " It says: " + forge.OneLine(said, 1000)
 		}
 		return fault.Wrap(err, fault.PushRefused, "%s", text).With("reason", reason).With("remote", said)
 	case strings.Contains(e.Stderr, "Authentication failed"), strings.Contains(e.Stderr, "could not read Username"),
 		strings.Contains(e.Stderr, "returned error: 401"), strings.Contains(e.Stderr, "returned error: 403"):
 		text := fmt.Sprintf("The server's login may not write %s.", req.Remote.URL)
 		if said != "" {
-			text += " It says: " + sanitize(said, 1000)
+			text += " It says: " + forge.OneLine(said, 1000)
 		}
 		return fault.Wrap(err, fault.RepositoryNotWritable, "%s", text)
 	case e.Timeout:
 		return fault.Wrap(err, fault.ForgeUnavailable, "Pushing to %s took too long.", req.Remote.URL)
 	}
-	return fault.Wrap(err, fault.ForgeUnavailable, "Pushing to %s failed: %s", req.Remote.URL, sanitize(fatalLine(e.Stderr), 300))
+	return fault.Wrap(err, fault.ForgeUnavailable, "Pushing to %s failed: %s", req.Remote.URL, forge.OneLine(fatalLine(e.Stderr), 300))
 }
 
 // rejection is the reason in the porcelain line of a ref that was not moved:
@@ -272,7 +272,7 @@ func rejection(porcelain string) string {
 		if i := strings.IndexByte(summary, '('); i >= 0 {
 			reason = strings.TrimSuffix(summary[i+1:], ")")
 		}
-		if reason = sanitize(reason, 300); reason != "" {
+		if reason = forge.OneLine(reason, 300); reason != "" {
 			return strings.TrimSuffix(reason, ".")
 		}
 	}

@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/delivery/gitcmd"
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/secret"
 )
 
 // object is one that the pack brought.
@@ -28,11 +30,11 @@ type hit struct {
 // scan looks for secrets in every new object: contents of files and links, names
 // in folders, texts of commits. It finishes or the work is refused.
 func (s *Store) scan(ctx context.Context, in *incoming, req TakeRequest, found []object) error {
-	n := needles(req.Secrets)
-	if len(n) == 0 || len(found) == 0 {
+	f := secret.NewFinder(secret.Forms(req.Secrets))
+	if f.Empty() || len(found) == 0 {
 		return nil
 	}
-	h, err := s.search(ctx, in, found, newFinder(n))
+	h, err := s.search(ctx, in, found, f)
 	if err != nil {
 		var e *gitcmd.Error
 		if errors.As(err, &e) && e.Timeout {
@@ -48,7 +50,7 @@ func (s *Store) scan(ctx context.Context, in *incoming, req TakeRequest, found [
 
 var errFound = errors.New("found")
 
-func (s *Store) search(ctx context.Context, in *incoming, objects []object, f *finder) (*hit, error) {
+func (s *Store) search(ctx context.Context, in *incoming, objects []object, f *secret.Finder) (*hit, error) {
 	var ids strings.Builder
 	for _, o := range objects {
 		ids.WriteString(o.id + "\n")
@@ -76,8 +78,9 @@ func (s *Store) search(ctx context.Context, in *incoming, objects []object, f *f
 }
 
 // searchBatch reads what git cat-file --batch prints.
-func searchBatch(r *bufio.Reader, objects []object, f *finder) (*hit, error) {
+func searchBatch(r *bufio.Reader, objects []object, f *secret.Finder) (*hit, error) {
 	chunk := make([]byte, 64<<10)
+	content := f.Stream()
 	for _, o := range objects {
 		head, err := r.ReadString('\n')
 		if err != nil {
@@ -91,14 +94,14 @@ func searchBatch(r *bufio.Reader, objects []object, f *finder) (*hit, error) {
 		if err != nil {
 			return nil, fmt.Errorf("size of object %s: %w", o.id, err)
 		}
-		f.reset()
+		content.Reset()
 		for left > 0 {
 			n, err := io.ReadFull(r, chunk[:min(left, int64(len(chunk)))])
 			if err != nil {
 				return nil, fmt.Errorf("read object %s: %w", o.id, err)
 			}
 			left -= int64(n)
-			if f.found(chunk[:n]) {
+			if content.Write(chunk[:n]); len(content.Found()) > 0 {
 				return &hit{object: o, kind: words[1]}, nil
 			}
 		}
@@ -122,11 +125,11 @@ func (s *Store) secretFound(ctx context.Context, in *incoming, head string, h hi
 	for line := range strings.Lines(string(out)) {
 		commit = strings.TrimSpace(line) // the last one is the first that had it
 	}
-	where := "The file " + sanitize(h.name, 200)
+	where := "The file " + forge.OneLine(h.name, 200)
 	if h.kind == "tree" {
-		where = "A file's name in the folder " + sanitize("/"+h.name, 200)
+		where = "A file's name in the folder " + forge.OneLine("/"+h.name, 200)
 	}
-	e := fault.New(fault.SecretFound, "%s has a secret in it%s.", where, since(commit)).With("file", sanitize(h.name, 200))
+	e := fault.New(fault.SecretFound, "%s has a secret in it%s.", where, since(commit)).With("file", forge.OneLine(h.name, 200))
 	if commit != "" {
 		e = e.With("commit", commit)
 	}

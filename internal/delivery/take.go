@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/delivery/gitcmd"
 	"github.com/hearthd/hearth/internal/delivery/gitwire"
 	"github.com/hearthd/hearth/internal/fault"
@@ -39,7 +40,7 @@ type TakeRequest struct {
 	// Pack is a git pack; it may be thin, or empty. What follows it is ignored.
 	Pack     io.Reader
 	MaxBytes int64    // of the pack; 0: DefaultMaxPack
-	Secrets  [][]byte // values to look for; those below MinSecret bytes are not
+	Secrets  [][]byte // values to look for; those below secret.MinBytes are not
 }
 
 // Taken is work that was taken.
@@ -236,7 +237,7 @@ func packError(err error, src *counted, limit int64) error {
 	case e.Exit < 0:
 		return fmt.Errorf("read the pack: %w", err)
 	}
-	return fault.Wrap(err, fault.PackRefused, "Git refuses the pack: %s", sanitize(fatalLine(e.Stderr), 300))
+	return fault.Wrap(err, fault.PackRefused, "Git refuses the pack: %s", forge.OneLine(fatalLine(e.Stderr), 300))
 }
 
 // keep moves the pack into the repository; its index last, since that makes it visible.
@@ -296,7 +297,7 @@ func (s *Store) check(ctx context.Context, in *incoming, req TakeRequest) error 
 	for line := range strings.Lines(out) {
 		id, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		if len(name) > MaxPath || strings.Count(name, "/") >= MaxDepth {
-			return fault.New(fault.PackRefused, "The path %s is deeper or longer than may be (%d folders, %d bytes).", sanitize(name, 120), MaxDepth, MaxPath)
+			return fault.New(fault.PackRefused, "The path %s is deeper or longer than may be (%d folders, %d bytes).", forge.OneLine(name, 120), MaxDepth, MaxPath)
 		}
 		found = append(found, object{id: id, name: name})
 	}

@@ -2,28 +2,9 @@ package delivery
 
 import (
 	"strings"
-	"unicode"
-)
 
-// sanitize makes text from elsewhere fit for a sentence: one line, valid UTF-8,
-// no control characters, at most n bytes.
-func sanitize(s string, n int) string {
-	s = strings.ToValidUTF8(s, "�")
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
-			return -1
-		}
-		return r
-	}, s)
-	s = strings.TrimSpace(s)
-	if len(s) > n {
-		s = strings.ToValidUTF8(s[:n], "") + "…"
-	}
-	return s
-}
+	"github.com/hearthd/hearth/internal/delivery/forge"
+)
 
 // clip cuts text at a line's end, to at most n bytes.
 func clip(s string, n int) string {
@@ -51,7 +32,7 @@ func remoteWords(stderr string) string {
 		if !ok {
 			continue
 		}
-		if text = sanitize(text, 300); text != "" {
+		if text = forge.OneLine(text, 300); text != "" {
 			out = append(out, text)
 		}
 		if len(out) == 40 {

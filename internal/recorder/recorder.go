@@ -98,6 +98,10 @@ func (r *Recorder) Record(ctx context.Context, src Source, id session.ID, t sess
 	}
 	if fault.CodeOf(readErr) == fault.TurnNotFound || fault.CodeOf(readErr) == fault.DriverInvalid {
 		// Neither driver nor log knows how it ended: it is never sent again by itself.
+		w.ready(w.mask.Flush())
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
 		return w.done(ctx, &driverapi.End{Outcome: driverapi.OutcomeFailed, Code: string(fault.AgentLost)}, "The driver has no log of this turn.")
 	}
 	return fmt.Errorf("read log of turn %s: %w", t.ID, errors.Join(readErr, errors.New("it ended without an end")))
@@ -154,8 +158,7 @@ func (w *turn) take(ctx context.Context, records <-chan driverapi.Record) error 
 	for {
 		select {
 		case rec, ok := <-records:
-			if !ok {
-				w.ready(w.mask.Flush())
+			if !ok { // broken off: what the masker holds may be half a secret, and is read again
 				return w.flush(ctx)
 			}
 			if err := w.record(ctx, rec); err != nil {

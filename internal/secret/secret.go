@@ -1,6 +1,8 @@
 // Package secret holds the value that hides itself: a key that may be passed
-// around, logged, formatted and marshalled by mistake without being shown. It
-// keeps no secrets and knows no place where they come from. Start at [New].
+// around, logged, formatted and marshalled by mistake without being shown. It also
+// knows in which forms a value may be written and finds them in texts; what is
+// done about it is others' business. It keeps no secrets and knows no place where
+// they come from. Start at [New], and at [Forms] and [Finder].
 package secret
 
 import (

@@ -2,81 +2,81 @@ package transcript
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/hex"
+	"cmp"
 	"encoding/json"
 	"slices"
+
+	"github.com/hearthd/hearth/internal/secret"
 )
 
 // Mask is what stands where a secret was.
 const Mask = "[masked]"
 
-// MinSecret is the length in bytes below which a value is not looked for: short
-// values are found everywhere.
-const MinSecret = 16
-
-// Masker replaces known secrets in the parts of one turn: in raw, base64 and hex
-// form, also where a text is split over deltas. It keeps the number and order of
-// parts: a part whose text may be the beginning of a secret is held back until
-// the next one of its block is there. It is not safe for concurrent use.
+// Masker replaces known secrets in the parts of one turn: in every form of
+// [secret.Forms], whichever characters are escaped in JSON or percent-encoded, also
+// where a text is split over deltas. It looks at what the strings of a part stand
+// for, names too; only the characters of a secret are replaced, and what has none
+// stays as it is, byte for byte. It keeps the number and order of parts: a part whose
+// text may be the beginning of a secret is held back until the next one of its
+// block, or the block's end, is there. A secret's parts come out together, so that a
+// masker that begins after any part given out finds what is left. It is not safe for
+// concurrent use.
 type Masker struct {
-	needles [][]byte // longest first
-	held    []heldPart
+	find   *secret.Finder
+	across [][]byte       // forms that can stand in a part outside its strings; mostly none
+	text   *secret.Stream // for texts that come whole
+	blocks map[blockKey]*block
+
+	held []heldPart // in order; the first one is number first
+	// first counts the parts given out. Of the held ones those before clear wait for
+	// nothing; ties is how many secrets are cut in two by the border there.
+	first, clear, ties int
+
+	layout  layout
+	decoded []byte
 }
 
+// heldPart is a part that was not given out yet.
 type heldPart struct {
 	n    int64
 	body json.RawMessage
-	d    *delta
+	// Of a part that carries a piece of a block's text: where the string is in the
+	// body, where the piece ends in the text, and whether that is inside a secret.
+	delta span
+	end   int64
+	tied  bool
+	waits bool // for its block
+	ties  int  // secrets that go on behind this part less those that go on in it
 }
 
-// NewMasker looks for these secrets; those shorter than [MinSecret] are left out.
+// blockKey names a text that comes in deltas.
+type blockKey struct{ kind, id string }
+
+// block is such a text.
+type block struct {
+	text  *secret.Stream
+	parts []int // its held parts, by number
+	seen  int   // how many of these were looked at: no secret is yet to be found in them
+	spans int   // how many of the text's places end before the next part to look at does
+}
+
+// NewMasker looks for these secrets; those shorter than [secret.MinBytes] are left out.
 func NewMasker(secrets [][]byte) *Masker {
-	m := &Masker{}
-	for _, s := range secrets {
-		if len(s) < MinSecret {
-			continue
-		}
-		m.add(s)
-		m.add([]byte(hex.EncodeToString(s)))
-		// A value inside a longer base64 text stands at one of three alignments; the
-		// characters that mix with its neighbours are left out.
-		for skip := range 3 {
-			enc := base64.StdEncoding.EncodeToString(append(make([]byte, skip), s...))
-			from, to := (skip*8+5)/6, (skip+len(s))*8/6
-			m.add([]byte(enc[from:to]))
-			m.add([]byte(base64.URLEncoding.EncodeToString(append(make([]byte, skip), s...))[from:to]))
-		}
-		if q, err := json.Marshal(string(s)); err == nil {
-			m.add(q[1 : len(q)-1])
+	forms := secret.Forms(secrets)
+	m := &Masker{find: secret.NewFinder(forms), blocks: map[blockKey]*block{}}
+	for _, f := range forms {
+		if mayStandAcross(f) {
+			m.across = append(m.across, f)
 		}
 	}
-	slices.SortFunc(m.needles, func(a, b []byte) int { return len(b) - len(a) })
+	m.text = m.find.Stream()
 	return m
 }
 
-func (m *Masker) add(n []byte) {
-	if len(n) < MinSecret || slices.ContainsFunc(m.needles, func(x []byte) bool { return bytes.Equal(x, n) }) {
-		return
-	}
-	m.needles = append(m.needles, n)
-}
-
-// delta is a part that carries a piece of a longer text.
-type delta struct {
-	Type  string `json:"type"`
-	ID    string `json:"id"`
-	Call  string `json:"toolCallId"`
-	Delta string `json:"delta"`
-	Input string `json:"inputTextDelta"`
-}
-
-func (d *delta) key() string { return d.Type + "\x00" + d.ID + d.Call }
-func (d *delta) text() *string {
-	if d.Type == "tool-input-delta" {
-		return &d.Input
-	}
-	return &d.Delta
+// mayStandAcross says whether JSON text can have form elsewhere than in a string:
+// as a number, or over the borders of strings.
+func mayStandAcross(form []byte) bool {
+	return bytes.IndexByte(form, '"') >= 0 || len(bytes.Trim(form, "0123456789+-.eE,:[]{} ")) == 0
 }
 
 // Numbered is a part with its number within the turn.
@@ -88,170 +88,264 @@ type Numbered struct {
 // Add takes the next part and returns those that are ready, in order. With no
 // secrets to look for every part comes back at once, as it is.
 func (m *Masker) Add(n int64, body json.RawMessage) []Numbered {
-	if len(m.needles) == 0 {
+	if m.find.Empty() {
 		return []Numbered{{n, body}}
 	}
-	p := heldPart{n: n, body: m.replace(body)}
-	if bytes.Contains(body, []byte(`"delta"`)) || bytes.Contains(body, []byte(`"inputTextDelta"`)) {
-		var d delta
-		if json.Unmarshal(p.body, &d) == nil && (d.Type == "text-delta" || d.Type == "reasoning-delta" || d.Type == "tool-input-delta") {
-			p.d = &d
+	if len(m.across) > 0 {
+		body = m.maskAcross(body)
+	}
+	m.layout.read(body, false)
+	p := heldPart{n: n}
+	key, what := m.layout.block(body)
+	p.body, p.delta = m.maskStrings(body, what == isDelta)
+	m.held = append(m.held, p)
+	switch b := m.blocks[key]; what {
+	case isDelta:
+		if b == nil {
+			b = &block{text: m.find.Stream()}
+			m.blocks[key] = b
+		}
+		m.add(b, len(m.held)-1)
+	case endsBlock:
+		if b != nil {
+			m.settle(b, true)
+			delete(m.blocks, key)
 		}
 	}
-	m.held = append(m.held, p)
-	m.join()
-	keep := m.open()
-	return m.take(len(m.held) - keep)
+	return m.take()
 }
 
 // Flush returns what is held: the turn has ended, nothing follows that could
 // complete a secret.
-func (m *Masker) Flush() []Numbered { return m.take(len(m.held)) }
-
-func (m *Masker) take(n int) []Numbered {
-	var out []Numbered
-	for _, p := range m.held[:n] {
-		out = append(out, Numbered{p.n, p.body})
+func (m *Masker) Flush() []Numbered {
+	for _, b := range m.blocks {
+		m.settle(b, true)
 	}
-	m.held = slices.Clone(m.held[n:])
+	clear(m.blocks)
+	return m.take()
+}
+
+// take gives out what waits for nothing, up to a border that cuts no secret in two.
+func (m *Masker) take() []Numbered {
+	ready := 0
+	for m.clear < len(m.held) && !m.held[m.clear].waits {
+		m.ties += m.held[m.clear].ties
+		m.clear++
+		if m.ties == 0 {
+			ready = m.clear
+		}
+	}
+	if ready == 0 {
+		return nil
+	}
+	out := make([]Numbered, ready)
+	for i, p := range m.held[:ready] {
+		out[i] = Numbered{p.n, p.body}
+	}
+	clear(m.held[:ready])
+	m.held, m.clear, m.first = m.held[ready:], m.clear-ready, m.first+ready
 	return out
 }
 
 // Text masks a text on its own: an error's sentence, a log's tail.
 func (m *Masker) Text(s string) string {
-	if m == nil {
+	if m == nil || m.find.Empty() {
 		return s
 	}
-	return string(m.replace([]byte(s)))
+	m.text.Reset()
+	m.text.Write([]byte(s))
+	if len(m.text.Found()) == 0 {
+		return s
+	}
+	var out []byte
+	last := int64(0)
+	for _, f := range m.text.Found() {
+		out = append(append(out, s[last:f.Start]...), Mask...)
+		last = f.End
+	}
+	return string(append(out, s[last:]...))
 }
 
-func (m *Masker) replace(b []byte) []byte {
-	for _, n := range m.needles {
-		if bytes.Contains(b, n) {
-			b = bytes.ReplaceAll(b, n, []byte(Mask))
+// add puts the piece of a held part to its block's text.
+func (m *Masker) add(b *block, at int) {
+	p := &m.held[at]
+	b.text.Write(m.decode(p.body[p.delta.from:p.delta.to]))
+	p.end, p.waits = b.text.Size(), true
+	b.parts = append(b.parts, m.first+at)
+	m.settle(b, false)
+}
+
+// settle masks the parts of a block in which no secret is yet to be found, and lets
+// them go as far as a border that is not inside a secret. Each part is looked at once:
+// what was found before such a border does not change any more.
+func (m *Masker) settle(b *block, ended bool) {
+	upTo := b.text.Settled()
+	if ended {
+		upTo = b.text.Size()
+	}
+	found := b.text.Found()
+	done := 0
+	for b.seen < len(b.parts) {
+		p := &m.held[b.parts[b.seen]-m.first]
+		if p.end > upTo {
+			break
+		}
+		for b.spans < len(found) && found[b.spans].End <= p.end {
+			b.spans++
+		}
+		b.seen++
+		if p.tied = b.spans < len(found) && found[b.spans].Start < p.end; !p.tied {
+			done = b.seen
 		}
 	}
-	return b
-}
-
-// join looks for secrets over the held deltas of the newest one's block. A
-// secret found there is taken out of every part that has a piece of it, and its mask
-// stands where it began.
-func (m *Masker) join() {
-	last := m.held[len(m.held)-1]
-	if last.d == nil {
+	if done == 0 {
 		return
 	}
-	var idx []int
-	var text []byte
-	var ends []int // end of each part's text within text
-	for i, p := range m.held {
-		if p.d != nil && p.d.key() == last.d.key() {
-			idx = append(idx, i)
-			text = append(text, *p.d.text()...)
-			ends = append(ends, len(text))
+	tied := false
+	next := found
+	for _, number := range b.parts[:done] {
+		p := &m.held[number-m.first]
+		p.waits = false
+		if tied {
+			p.ties--
 		}
-	}
-	if len(idx) < 2 {
-		return
-	}
-	for _, n := range m.needles {
-		for {
-			at := bytes.Index(text, n)
-			if at < 0 {
-				break
-			}
-			end := at + len(n)
-			start := 0
-			shift := 0
-			var joined []byte
-			for k, i := range idx {
-				piece := text[start:ends[k]]
-				lo, hi := max(at, start), min(end, ends[k])
-				if lo < hi {
-					var b []byte
-					b = append(b, piece[:lo-start]...)
-					if lo == at {
-						b = append(b, Mask...)
-					}
-					b = append(b, piece[hi-start:]...)
-					m.setText(i, string(b))
-					shift += len(b) - len(piece)
-					piece = b
-				}
-				joined = append(joined, piece...)
-				start = ends[k]
-				ends[k] += shift
-			}
-			text = joined
+		if tied = p.tied; tied {
+			p.ties++
 		}
+		next = p.mask(next)
 	}
+	last := &m.held[b.parts[done-1]-m.first]
+	b.spans -= b.text.Forget(last.end)
+	b.parts, b.seen = b.parts[done:], b.seen-done
 }
 
-// setText rewrites one held delta; other fields stay as they are.
-func (m *Masker) setText(i int, s string) {
-	p := &m.held[i]
-	*p.d.text() = s
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(p.body, &fields) != nil {
-		return
+// mask takes out what was found in the part's piece. It returns what may also be
+// in the next part.
+func (p *heldPart) mask(found []secret.Span) []secret.Span {
+	if len(found) == 0 {
+		return nil
 	}
-	raw, err := json.Marshal(s)
-	if err != nil {
-		return
+	raw := p.body[p.delta.from:p.delta.to]
+	start := p.end - int64(decodedLen(raw))
+	if found[0].Start < p.end && found[0].End > start {
+		out := append(json.RawMessage{}, p.body[:p.delta.from]...)
+		out = cut(out, raw, start, found, Mask)
+		p.body = append(out, p.body[p.delta.to:]...)
 	}
-	if p.d.Type == "tool-input-delta" {
-		fields["inputTextDelta"] = raw
-	} else {
-		fields["delta"] = raw
+	for len(found) > 0 && found[0].End <= p.end {
+		found = found[1:]
 	}
-	if b, err := json.Marshal(fields); err == nil {
-		p.body = b
-	}
+	return found
 }
 
-// open counts how many parts at the end must stay held: from the first one
-// whose text, with what follows in its block, ends in the beginning of a secret.
-func (m *Masker) open() int {
-	last := map[string][]byte{} // text of each block so far
-	from := map[string][]int{}
-	for i, p := range m.held {
-		if p.d == nil {
+// maskStrings masks the strings of a part, of which the layout was read, without the
+// delta's, and says where that is.
+func (m *Masker) maskStrings(body json.RawMessage, hasDelta bool) (json.RawMessage, span) {
+	var out json.RawMessage
+	last := 0
+	at := m.layout.delta
+	for _, t := range m.layout.tokens {
+		if hasDelta && t.span == m.layout.delta.span {
+			at.from, at.to = len(out)+t.from-last, len(out)+t.to-last
 			continue
 		}
-		k := p.d.key()
-		last[k] = append(last[k], *p.d.text()...)
-		from[k] = append(from[k], i)
-	}
-	first := len(m.held)
-	for k, text := range last {
-		tail := m.prefixAtEnd(text)
-		if tail == 0 {
+		if t.to-t.from < secret.MinBytes {
 			continue
 		}
-		// Walk back to the part in which that tail begins.
-		for j := len(from[k]) - 1; j >= 0; j-- {
-			i := from[k][j]
-			first = min(first, i)
-			tail -= len(*m.held[i].d.text())
-			if tail <= 0 {
-				break
+		raw := body[t.from:t.to]
+		text := m.decode(raw)
+		word := Mask
+		if t.span == m.layout.kind.span {
+			// Only the type of a data part can be one that nobody knows; it stays one,
+			// and its name takes no brackets.
+			if !bytes.HasPrefix(text, dataType) {
+				continue
 			}
+			word = "masked"
 		}
+		m.text.Reset()
+		m.text.Write(text)
+		found := m.text.Found()
+		if len(found) == 0 {
+			continue
+		}
+		if word != Mask {
+			found[0].Start = max(found[0].Start, int64(len(dataType)))
+		}
+		out = append(out, body[last:t.from]...)
+		out = cut(out, raw, 0, found, word)
+		last = t.to
 	}
-	return len(m.held) - first
+	if last == 0 {
+		return body, at.span
+	}
+	return append(out, body[last:]...), at.span
 }
 
-// prefixAtEnd is the length of the longest end of text that begins a secret.
-func (m *Masker) prefixAtEnd(text []byte) int {
-	best := 0
-	for _, n := range m.needles {
-		for l := min(len(n)-1, len(text)); l > best; l-- {
-			if bytes.HasSuffix(text, n[:l]) {
-				best = l
+var dataType = []byte("data-")
+
+// maskAcross replaces as a whole the strings and numbers that a secret reaches into
+// which stands in the part's JSON text itself. Names, type and ids of the part stay.
+func (m *Masker) maskAcross(body json.RawMessage) json.RawMessage {
+	var found []secret.Span
+	for _, form := range m.across {
+		for at := 0; ; {
+			n := bytes.Index(body[at:], form)
+			if n < 0 {
 				break
 			}
+			found = append(found, secret.Span{Start: int64(at + n), End: int64(at + n + len(form))})
+			at += n + len(form)
 		}
 	}
-	return best
+	if len(found) == 0 {
+		return body
+	}
+	slices.SortFunc(found, func(a, b secret.Span) int { return cmp.Compare(a.Start, b.Start) })
+	m.layout.read(body, true)
+	var out json.RawMessage
+	last := 0
+	for _, t := range m.layout.tokens {
+		for len(found) > 0 && found[0].End <= int64(t.from) {
+			found = found[1:]
+		}
+		switch t.span {
+		case m.layout.kind.span, m.layout.id.span, m.layout.call.span:
+			continue
+		}
+		if t.ownName || !t.reached(found) {
+			continue
+		}
+		out = append(out, body[last:t.from]...)
+		if t.number {
+			out = append(out, `"`+Mask+`"`...)
+		} else {
+			out = append(out, Mask...)
+		}
+		last = t.to
+	}
+	return append(out, body[last:]...)
+}
+
+// reached says whether one of the places is in the number, or in the string and in
+// what is around it; those within a string are found there.
+func (t token) reached(found []secret.Span) bool {
+	for _, f := range found {
+		if f.Start >= int64(t.to) {
+			return false
+		}
+		if t.number || f.Start < int64(t.from) || f.End > int64(t.to) {
+			return true
+		}
+	}
+	return false
+}
+
+// decode is what the inside of a JSON string stands for, until it is called again.
+func (m *Masker) decode(raw []byte) []byte {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return raw
+	}
+	m.decoded = decode(m.decoded[:0], raw)
+	return m.decoded
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -194,14 +193,4 @@ func FuzzMasker(f *testing.F) {
 			t.Fatalf("%q kept the secret: %q", s, got)
 		}
 	})
-}
-
-func BenchmarkMasker(b *testing.B) {
-	m := NewMasker([][]byte{[]byte(canary), []byte(canary + "2"), []byte(canary + "3")})
-	body := text("a", strings.Repeat("some ordinary words ", 10))
-	b.SetBytes(int64(len(body)))
-	for i := range b.N {
-		m.Add(int64(i), body)
-	}
-	_ = fmt.Sprint(m.Flush())
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode"
 
 	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/delivery/gitwire"
@@ -20,6 +19,9 @@ import (
 )
 
 const userAgent = "git/2.0 (hearth)"
+
+// maxWords bounds what is told of a remote's text, in bytes.
+const maxWords = 500
 
 // refs reads the refs with these prefixes (hosts without protocol version 2 give all).
 func (f *Forge) refs(ctx context.Context, r forge.Remote, c forge.Credential, prefixes []string) (*gitwire.Advertisement, error) {
@@ -90,7 +92,7 @@ func (f *Forge) do(req *http.Request, r forge.Remote, c forge.Credential) (*http
 
 func readError(r forge.Remote, err error) error {
 	if text, ok := gitwire.AsRemote(err); ok {
-		return fault.Wrap(err, fault.RepositoryUnreachable, "%s says: %s", r.URL, words(text))
+		return fault.Wrap(err, fault.RepositoryUnreachable, "%s says: %s", r.URL, forge.OneLine(text, maxWords))
 	}
 	if errors.Is(err, gitwire.ErrFormat) {
 		return fault.Wrap(err, fault.RepositoryUnreachable, "%s answers, but not as a git repository.", r.URL)
@@ -143,7 +145,7 @@ func lastError(err error) string {
 	for {
 		inner := errors.Unwrap(err)
 		if inner == nil {
-			return words(err.Error())
+			return forge.OneLine(err.Error(), maxWords)
 		}
 		err = inner
 	}
@@ -153,7 +155,7 @@ func statusError(resp *http.Response, r forge.Remote, c forge.Credential) error 
 	said := ""
 	if t, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); t == "text/plain" {
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 2048)) // decoration: what can be read of it is enough
-		if s := words(string(b)); s != "" {
+		if s := forge.OneLine(string(b), maxWords); s != "" {
 			said = " It says: " + s
 		}
 	}
@@ -175,7 +177,7 @@ func statusError(resp *http.Response, r forge.Remote, c forge.Credential) error 
 	case code == http.StatusTooManyRequests || code >= 500:
 		e := fault.New(fault.ForgeUnavailable, "%s cannot serve now (%d).%s", r.Host, code, said).With("status", code)
 		if after := resp.Header.Get("Retry-After"); after != "" && len(after) < 40 {
-			e = e.With("retryAfter", words(after))
+			e = e.With("retryAfter", forge.OneLine(after, maxWords))
 		}
 		return e
 	}
@@ -232,23 +234,4 @@ func said(sentence string) string {
 		return sentence[i:]
 	}
 	return ""
-}
-
-// words makes a remote's text fit for a sentence.
-func words(s string) string {
-	s = strings.ToValidUTF8(s, "�")
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) {
-			return ' '
-		}
-		if unicode.IsControl(r) {
-			return -1
-		}
-		return r
-	}, s)
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > 500 {
-		s = strings.ToValidUTF8(s[:500], "") + "…"
-	}
-	return s
 }

@@ -32,6 +32,9 @@ import (
 // The test binary is the driver and the agent, too: real processes, with the race detector on.
 const roleEnv = "HEARTH_TEST_ROLE"
 
+// partsEnv is the most parts of a turn, 0 for the default.
+const partsEnv = "HEARTH_TEST_PARTS"
+
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "driver":
@@ -57,7 +60,11 @@ func runDriver(config string) {
 	reap, stopReaping := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { procs.Reap(reap) })
-	d, err := driver.New(cfg, driver.Options{Build: "test", Env: os.Environ(), Procs: procs, Now: time.Now, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	maxParts, err := strconv.ParseInt(os.Getenv(partsEnv), 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	d, err := driver.New(cfg, driver.Options{MaxParts: maxParts, Build: "test", Env: os.Environ(), Procs: procs, Now: time.Now, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		panic(err)
 	}
@@ -126,6 +133,7 @@ type box struct {
 	cmd    *exec.Cmd
 	stderr *lockedBuffer
 	prefix []string // a command that runs the driver
+	parts  int      // most of a turn; 0: the default
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -215,7 +223,7 @@ func (b *box) start() {
 	}
 	args := append(append([]string{}, b.prefix...), self, file)
 	b.cmd = exec.Command(args[0], args[1:]...)
-	b.cmd.Env = append(os.Environ(), roleEnv+"=driver")
+	b.cmd.Env = append(os.Environ(), roleEnv+"=driver", partsEnv+"="+strconv.Itoa(b.parts))
 	b.cmd.Stderr = b.stderr
 	b.cmd.WaitDelay = time.Second
 	if err := b.cmd.Start(); err != nil {

@@ -39,6 +39,8 @@ type Options struct {
 	Procs *proc.Table
 	Now   func() time.Time
 	Log   *slog.Logger
+	// MaxParts is how many parts a turn may have; zero: what the server takes.
+	MaxParts int64
 }
 
 // Driver is one driver. Run it once.
@@ -309,7 +311,7 @@ func (d *Driver) startTurn(ctx context.Context, id string, req driverapi.TurnReq
 			d.turn = nil
 		},
 		Free: d.room.Free, Room: d.room.Room,
-		ID: id, Request: req, Agent: d.agent, Work: d.cfg.Work, Log: l, Now: d.o.Now, Logger: d.o.Log,
+		ID: id, Request: req, Agent: d.agent, Work: d.cfg.Work, Log: l, Now: d.o.Now, Logger: d.o.Log, MaxParts: d.o.MaxParts,
 		Restart: func(ctx context.Context) (*agent.Agent, error) {
 			d.starting.Lock()
 			defer d.starting.Unlock()

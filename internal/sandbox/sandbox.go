@@ -186,3 +186,11 @@ type Provider interface {
 	// WriteFile writes a file, making parent folders as needed.
 	WriteFile(ctx context.Context, h Handle, path string, data []byte, mode fs.FileMode) error
 }
+
+// Tidier is a [Provider] that keeps things which no single sandbox owns, such as unpacked
+// images. Whoever holds a provider asks by a type assertion, and calls it now and then.
+type Tidier interface {
+	// Tidy removes what was last used before a time and is in no sandbox. It may run
+	// beside everything else.
+	Tidy(ctx context.Context, before time.Time) error
+}

@@ -6,6 +6,7 @@ package turn
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,6 +53,8 @@ type Options struct {
 	Log    *turnlog.Log
 	Now    func() time.Time
 	Logger *slog.Logger
+	// MaxParts of the turn; zero: what the server takes.
+	MaxParts int64
 }
 
 // Turn is one turn. Run it once; Cancel from anywhere.
@@ -82,7 +85,7 @@ func New(o Options) *Turn {
 	broken := make(chan struct{})
 	return &Turn{
 		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: broken, breakOnce: sync.OnceFunc(func() { close(broken) }),
-		cap:  limiter{maxParts: capParts, maxBytes: capBytes},
+		cap:  limiter{maxParts: cmp.Or(o.MaxParts, capParts), maxBytes: capBytes},
 		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise}),
 	}
 }

@@ -35,6 +35,9 @@ const Name = "bubblewrap"
 
 const handleVersion = 1
 
+// DefaultGID is the group, and the user, that sandboxes run as where the server is root: nobody.
+const DefaultGID = 65534
+
 // Config is what a provider needs. StateDir, Host and Roots must be set.
 type Config struct {
 	StateDir string // absolute; where the server is root, its parents must let others pass (mode o+x), and so must door folders
@@ -58,7 +61,10 @@ type Provider struct {
 	locks   local.Locks
 }
 
-var _ sandbox.Provider = (*Provider)(nil)
+var (
+	_ sandbox.Provider = (*Provider)(nil)
+	_ sandbox.Tidier   = (*Provider)(nil)
+)
 
 const (
 	startDeadline = 20 * time.Second
@@ -82,7 +88,7 @@ func New(cfg Config) (*Provider, error) {
 	if !p.root {
 		p.cfg.UID, p.cfg.GID = os.Geteuid(), os.Getegid()
 	} else if p.cfg.UID == 0 || p.cfg.GID == 0 {
-		p.cfg.UID, p.cfg.GID = 65534, 65534
+		p.cfg.UID, p.cfg.GID = DefaultGID, DefaultGID
 	}
 	if p.cfg.TmpBytes <= 0 {
 		p.cfg.TmpBytes = 1 << 30
@@ -101,6 +107,11 @@ func New(cfg Config) (*Provider, error) {
 		return nil, fmt.Errorf("clear the sandbox state folder: %w", err)
 	}
 	return p, nil
+}
+
+// Tidy removes old roots.
+func (p *Provider) Tidy(ctx context.Context, before time.Time) error {
+	return p.cfg.Roots.Clean(ctx, before)
 }
 
 // Capabilities never blocks.

@@ -196,7 +196,12 @@ func (p *Provider) Start(ctx context.Context, h sandbox.Handle) error {
 	if err := p.run(ctx, b, &r); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 		defer cancel()
-		return errors.Join(startFault(err, "The sandbox could not be started. %s", b.said()), p.end(clean, b, r))
+		err = startFault(err, "The sandbox could not be started. %s", b.said())
+		release, left := p.end(clean, b, r)
+		if left == nil {
+			release()
+		}
+		return errors.Join(err, left)
 	}
 	return nil
 }
@@ -204,7 +209,7 @@ func (p *Provider) Start(ctx context.Context, h sandbox.Handle) error {
 func (p *Provider) run(ctx context.Context, b box, r *record) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, errors.New("pid 1 did not begin in time"))
 	defer cancel()
-	status, err := os.OpenFile(b.status(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	status, err := local.Hold(b.status())
 	if err != nil {
 		return err
 	}
@@ -282,9 +287,10 @@ func (p *Provider) Delete(ctx context.Context, h sandbox.Handle) error {
 	if err != nil && !absent(err) {
 		p.log.Warn("a sandbox's record cannot be read; it is deleted by its id alone", "sandbox", h.ID, "error", err)
 	}
-	err = p.end(ctx, b, r)
+	release, err := p.end(ctx, b, r)
 	if err == nil {
 		err = b.removeFiles()
+		release()
 	}
 	if err != nil {
 		return fault.Wrap(err, fault.SandboxUnreachable, "The sandbox %s could not be removed entirely.", h.ID)
@@ -309,9 +315,10 @@ func (b box) removeFiles() error {
 }
 
 // end kills pid 1 and bwrap until neither runs. Whatever else is in the PID
-// namespace the kernel kills with pid 1, before pid 1 itself is gone.
-func (p *Provider) end(ctx context.Context, b box, r record) error {
-	err := local.KillAll(ctx, killDeadline, func() []int {
+// namespace the kernel kills with pid 1, before pid 1 itself is gone. None can be
+// started until release is called.
+func (p *Provider) end(ctx context.Context, b box, r record) (release func(), err error) {
+	release, err = local.EndCalls(ctx, killDeadline, b.status(), func() []int {
 		out := p.ours(b)
 		for _, x := range []local.Process{r.Init, r.Monitor} {
 			if x.Alive() {
@@ -321,7 +328,7 @@ func (p *Provider) end(ctx context.Context, b box, r record) error {
 		return out
 	})
 	local.Reap(r.Monitor.PID)
-	return err
+	return release, err
 }
 
 func startFault(err error, format string, args ...any) error {

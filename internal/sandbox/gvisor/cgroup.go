@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,11 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthd/hearth/internal/sandbox"
+	"github.com/hearthd/hearth/internal/sandbox/internal/local"
 )
 
 // cgroups is how this machine's cgroups are used: version 1 (a hierarchy a
@@ -55,7 +58,8 @@ func detectCgroups(mount, parent string) cgroups {
 		}
 		c.version = 1
 	}
-	for _, d := range c.dirs(parent + "-probe-" + strconv.Itoa(os.Getpid())) {
+	for _, d := range c.dirs(parent + testMark + local.Maker()) {
+		c.sweepTests(filepath.Dir(d))
 		if err := os.Mkdir(d, 0o755); err != nil {
 			if errors.Is(err, fs.ErrExist) {
 				continue
@@ -69,6 +73,19 @@ func detectCgroups(mount, parent string) cgroups {
 		_ = os.Remove(d)
 	}
 	return c
+}
+
+// testMark stands before the maker in the name of a group that is made to see whether it can be.
+const testMark = "-probe-"
+
+// sweepTests removes such groups of killed processes from a hierarchy.
+func (c cgroups) sweepTests(dir string) {
+	names, _ := filepath.Glob(filepath.Join(dir, filepath.Base(c.parent)+testMark+"*"))
+	for _, n := range names {
+		if _, maker, _ := strings.Cut(filepath.Base(n), testMark); !local.MakerAlive(maker) {
+			_ = os.Remove(n) // it is empty; another server may be at it as well
+		}
+	}
 }
 
 func contains(list []string, s string) bool {
@@ -174,19 +191,36 @@ func (c cgroups) counter(path, controller, v1file, v2file, key string) int64 {
 	return 0
 }
 
-// remove takes a group away, which works once it has no processes.
-func (c cgroups) remove(path string) error {
+// remove takes a group away, which works once it has no processes. The kernel may
+// count one that has ended for a moment more.
+func (c cgroups) remove(ctx context.Context, path string) error {
 	if path == "" || path == "/" {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, killDeadline)
+	defer cancel()
 	var errs []error
 	for _, d := range c.dirs(path) {
 		// The runtime may make groups below for the container.
-		for _, sub := range subDirs(d) {
-			_ = os.Remove(sub)
+		for _, sub := range append(subDirs(d), d) {
+			err := os.Remove(sub)
+			for errors.Is(err, unix.EBUSY) && local.Wait(ctx, 5*time.Millisecond) == nil {
+				err = os.Remove(sub)
+			}
+			if err != nil && !absent(err) {
+				errs = append(errs, fmt.Errorf("remove the cgroup: %w", err))
+			}
 		}
-		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove the cgroup: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// removeParent takes away the group that holds the sandboxes' own, if it is empty.
+func (c cgroups) removeParent() error {
+	var errs []error
+	for _, d := range c.dirs(c.parent) {
+		if err := os.Remove(d); err != nil && !absent(err) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -77,7 +77,7 @@ func (p *Provider) Create(ctx context.Context, s sandbox.Spec) (h sandbox.Handle
 	if err := p.bundle(b, s, root, r.Cgroup); err != nil {
 		return sandbox.Handle{}, startFault(err, "The sandbox's configuration could not be written.")
 	}
-	if err := p.call(ctx, b, createDeadline, p.overlay(r), "create", "--bundle="+b.dir, "--pid-file="+b.pidFile(), b.runtimeID()); err != nil {
+	if err := p.call(ctx, b, createDeadline, b.overlay(r), "create", "--bundle="+b.dir, "--pid-file="+b.pidFile(), b.runtimeID()); err != nil {
 		return sandbox.Handle{}, startFault(err, "The sandbox could not be created.")
 	}
 	if err := r.readPID(b); err != nil {
@@ -89,8 +89,10 @@ func (p *Provider) Create(ctx context.Context, s sandbox.Spec) (h sandbox.Handle
 	return p.handle(s.ID), nil
 }
 
-func (p *Provider) overlay(r record) string {
-	return fmt.Sprintf("--overlay2=root:dir=%s,size=%d", p.upperDir(), r.DiskBytes)
+// overlay says where what is written goes: to a file without a name. It has one for
+// a moment, so the folder is the sandbox's own and takes it along whenever it goes.
+func (b box) overlay(r record) string {
+	return fmt.Sprintf("--overlay2=root:dir=%s,size=%d", b.dir, r.DiskBytes)
 }
 
 // readPID takes the sentry's process from the file that create wrote.
@@ -133,7 +135,7 @@ func (p *Provider) Start(ctx context.Context, h sandbox.Handle) error {
 	if state, err := p.state(b, r); err == nil && state != sandbox.Created {
 		return fault.New(fault.SandboxStartFailed, "The sandbox %s is %s and cannot be started.", h.ID, state)
 	}
-	if err := p.call(ctx, b, startDeadline, p.overlay(r), "start", b.runtimeID()); err != nil {
+	if err := p.call(ctx, b, startDeadline, b.overlay(r), "start", b.runtimeID()); err != nil {
 		return startFault(err, "The sandbox could not be started.")
 	}
 	return nil

@@ -1,9 +1,9 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -49,14 +49,16 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 		if !absent(err) {
 			p.log.Warn("a sandbox's record cannot be read; it is deleted by its id alone", "sandbox", b.id, "error", err)
 		}
-		r = record{ID: b.id, Cgroup: p.cgroups.path(b.id)}
+		r = record{ID: b.id}
 	}
-	if _, err := os.Lstat(p.stateFile(b)); err == nil {
+	r.Cgroup = cmp.Or(r.Cgroup, p.cgroups.path(b.id))
+	// While a create that nobody waits for is at work it holds the runtime's own lock; it is killed instead.
+	if _, err := os.Lstat(p.stateFile(b)); err == nil && r.Process.PID != 0 {
 		if err := p.call(ctx, b, deleteDeadline, "delete", "--force", b.runtimeID()); err != nil {
 			p.log.Warn("the sandbox runtime did not delete a sandbox; it is killed", "sandbox", b.id, "error", err)
 		}
 	}
-	err = local.KillAll(ctx, killDeadline, func() []int {
+	release, err := local.EndCalls(ctx, killDeadline, b.calls(), func() []int {
 		left := append(p.ours(b), p.cgroups.pids(r.Cgroup)...)
 		if r.Process.Alive() {
 			left = append(left, r.Process.PID)
@@ -66,26 +68,31 @@ func (p *Provider) remove(ctx context.Context, b box) error {
 	if err != nil {
 		return err
 	}
+	defer release()
 	local.Reap(r.Process.PID)
-	if err := p.cgroups.remove(r.Cgroup); err != nil {
+	if err := p.cgroups.remove(ctx, r.Cgroup); err != nil {
 		return err
 	}
-	for _, f := range []string{
-		p.stateFile(b),
-		filepath.Join(p.runtimeDir(), b.runtimeID()+"_sandbox:"+b.runtimeID()+".lock"),
-		filepath.Join(p.runtimeDir(), "runsc-"+b.runtimeID()+".sock"),
-	} {
-		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, f := range p.runtimeFiles(b.runtimeID()) {
+		if err := os.Remove(f); err != nil && !absent(err) {
 			return err
 		}
 	}
 	return local.RemoveFolder(b.dir)
 }
 
+// runtimeFiles are those that the runtime keeps of a sandbox.
+func (p *Provider) runtimeFiles(id string) []string {
+	stem := filepath.Join(p.runtimeDir(), id+"_sandbox:"+id)
+	return []string{stem + ".state", stem + ".lock", filepath.Join(p.runtimeDir(), "runsc-"+id+".sock")}
+}
+
 // removeShared takes down what sandboxes share once there are none: the empty
 // network namespace that the runtime pins for its gofers, which is a mount, and
 // the group that holds the sandboxes' own.
 func (p *Provider) removeShared() {
+	p.removing.Lock() // who comes second looks after the first: it may have removed the last sandbox meanwhile
+	defer p.removing.Unlock()
 	if !p.sharing.TryLock() { // one is being made; its end does this
 		return
 	}
@@ -108,9 +115,7 @@ func (p *Provider) removeShared() {
 		}
 		_ = os.Remove(pin)
 	}
-	if p.cgroups.version != 0 {
-		if err := p.cgroups.remove(p.cgroups.parent); err != nil {
-			p.log.Debug("the sandboxes' cgroup stays", "error", err)
-		}
+	if err := p.cgroups.removeParent(); err != nil {
+		p.log.Warn("the sandboxes' cgroup stays", "error", err)
 	}
 }

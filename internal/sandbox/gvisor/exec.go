@@ -105,14 +105,23 @@ func (x execRun) do(ctx context.Context, c sandbox.Command, program *os.File) (s
 	args = append(args, fmt.Sprintf("--status-fd=%d", 3+len(files)), x.box.runtimeID())
 	files = append(files, statusW)
 	cmd := x.p.command(args...)
-	cmd.ExtraFiles = files
 	var streams local.Streams
 	defer streams.Close()
 	if err := streams.Attach(cmd, c); err != nil {
 		statusW.Close()
 		return none, err
 	}
+	held, err := local.Hold(x.box.calls())
+	if err != nil {
+		statusW.Close()
+		if absent(err) {
+			return none, notFound(x.box.id)
+		}
+		return none, fmt.Errorf("begin the command: %w", err)
+	}
+	cmd.ExtraFiles = append(files, held)
 	err = cmd.Start()
+	held.Close()
 	statusW.Close()
 	if err != nil {
 		return none, fault.Wrap(err, fault.SandboxUnreachable, "The sandbox runtime could not be started.")

@@ -77,9 +77,13 @@ type Provider struct {
 	slots      chan struct{}
 	locks      local.Locks
 	sharing    sync.RWMutex // held for reading while a sandbox is made, for writing while what all share is taken down
+	removing   sync.Mutex   // held while somebody looks whether that can be taken down
 }
 
-var _ sandbox.Provider = (*Provider)(nil)
+var (
+	_ sandbox.Provider = (*Provider)(nil)
+	_ sandbox.Tidier   = (*Provider)(nil)
+)
 
 // stateDirMax keeps the runtime's control sockets within the 108 bytes that a
 // Unix socket address has.
@@ -114,7 +118,7 @@ func New(cfg Config) (*Provider, error) {
 		privileged: os.Geteuid() == 0,
 		slots:      make(chan struct{}, cfg.MaxParallelStarts),
 	}
-	for _, d := range []string{cfg.StateDir, p.runtimeDir(), p.boxesDir(), p.upperDir(), p.sidecarDir()} {
+	for _, d := range []string{cfg.StateDir, p.runtimeDir(), p.boxesDir(), p.sidecarDir()} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, fmt.Errorf("make the sandbox state folder: %w", err)
 		}
@@ -132,6 +136,11 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
+// Tidy removes old roots.
+func (p *Provider) Tidy(ctx context.Context, before time.Time) error {
+	return p.cfg.Roots.Clean(ctx, before)
+}
+
 // Capabilities never blocks.
 func (p *Provider) Capabilities() sandbox.Capabilities {
 	limited := p.cgroups.version != 0
@@ -147,7 +156,6 @@ func (p *Provider) Capabilities() sandbox.Capabilities {
 
 func (p *Provider) runtimeDir() string { return filepath.Join(p.cfg.StateDir, "r") }
 func (p *Provider) boxesDir() string   { return filepath.Join(p.cfg.StateDir, "b") }
-func (p *Provider) upperDir() string   { return filepath.Join(p.cfg.StateDir, "u") }
 func (p *Provider) sidecarDir() string { return filepath.Join(p.cfg.StateDir, "gvisor-bin") }
 
 // layOutSidecars fills the folder in which the runtime looks for the programs

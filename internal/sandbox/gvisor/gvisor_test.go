@@ -2,6 +2,8 @@ package gvisor_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
@@ -55,7 +57,10 @@ func run(m *testing.M) int {
 	}
 	if parts := strings.Split(os.Getenv(childEnv), ":"); len(parts) == 4 { // the same test without root
 		dir, program, guest, version = parts[0], parts[1], parts[2], parts[3]
-		if d := os.Getenv(serveEnv); d != "" {
+		switch d, how := os.Getenv(serveEnv), os.Getenv(probeEnv); {
+		case d != "" && how != "":
+			return probe(d, how)
+		case d != "":
 			return serve(d)
 		}
 		return m.Run()
@@ -195,10 +200,16 @@ func left(d, id string) []string {
 		names, _ := filepath.Glob(filepath.Join(d, "s", "r", "*"))
 		out = append(out, names...)
 	} else {
-		for _, g := range []string{"/sys/fs/cgroup/hearth-*/" + pattern, "/sys/fs/cgroup/*/hearth-*/" + pattern} {
+		for _, g := range []string{"/sys/fs/cgroup/" + group(d) + "/" + pattern, "/sys/fs/cgroup/*/" + group(d) + "/" + pattern} {
 			names, _ := filepath.Glob(g)
 			out = append(out, names...)
 		}
 	}
 	return out
+}
+
+// group is the name of the cgroup that holds those of a folder's sandboxes.
+func group(d string) string {
+	sum := sha256.Sum256([]byte(filepath.Join(d, "s")))
+	return "hearth-" + hex.EncodeToString(sum[:4])
 }

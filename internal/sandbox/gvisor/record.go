@@ -33,6 +33,7 @@ func (b box) panicLog() string {
 	return filepath.Join(b.dir, "sentry.log") // the sentry's stderr: a Go panic, and the line that runsc adds when pid 1 ends
 }
 func (b box) hosts() string { return filepath.Join(b.dir, "hosts") }
+func (b box) calls() string { return filepath.Join(b.dir, "calls") } // held by every call of the runtime, see local.Hold
 
 // record is what is kept of a sandbox on disk. It is there before the runtime
 // is asked for anything and goes last.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/sandbox/internal/local"
 )
 
 // Deadlines of one call of the runtime. A sentry that hangs would hold kill and
@@ -77,17 +78,18 @@ var errDeadline = errors.New("the runtime did not return in time")
 func (p *Provider) call(ctx context.Context, b box, deadline time.Duration, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, errDeadline)
 	defer cancel()
-	if _, err := os.Lstat(b.dir); err != nil {
-		return err
-	}
 	logged := size(b.log())
 	cmd := p.command(append([]string{"--log=" + b.log(), "--panic-log=" + b.panicLog()}, args...)...)
-	if err := cmd.Start(); err != nil {
+	held, err := local.Hold(b.calls())
+	if err != nil {
+		return err
+	}
+	cmd.ExtraFiles = []*os.File{held}
+	if err := errors.Join(cmd.Start(), held.Close()); err != nil {
 		return fmt.Errorf("start the sandbox runtime: %w", err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }() // waited for below
-	var err error
 	select {
 	case err = <-done:
 	case <-ctx.Done():

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -133,9 +132,7 @@ func (p *Provider) state(b box, r record) (sandbox.State, error) {
 	return sandbox.Unknown, fmt.Errorf("the runtime's state is %q", st.Status)
 }
 
-func (p *Provider) stateFile(b box) string {
-	return filepath.Join(p.runtimeDir(), b.runtimeID()+"_sandbox:"+b.runtimeID()+".state")
-}
+func (p *Provider) stateFile(b box) string { return p.runtimeFiles(b.runtimeID())[0] }
 
 // exitMark begins the line that package runsc writes to the sentry's stderr
 // when pid 1 has ended: its wait status as wait(2) gives it.

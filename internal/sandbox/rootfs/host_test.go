@@ -1,13 +1,18 @@
 package rootfs
 
 import (
+	"bufio"
 	"encoding/pem"
+	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -138,27 +143,125 @@ func TestResolveRefused(t *testing.T) {
 	}
 }
 
-// TestInterrupted: what a killed process has left is neither used nor kept.
+// What a killed process has left is neither used nor kept; what one makes now is.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	half := filepath.Join(dir, ".tmp-1234", "a")
-	if err := os.MkdirAll(half, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(half, 0o500); err != nil {
-		t.Fatal(err)
-	}
 	s := store(t, dir)
+	for _, n := range []string{".tmp-1234", ".tmp-999999999-1.ab", filepath.Base(s.temporary())} {
+		half := filepath.Join(dir, n, "a")
+		if err := os.MkdirAll(half, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(half, 0o500); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := s.Host(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Clean(); err != nil {
+	if err := s.Clean(t.Context(), time.Time{}); err != nil {
 		t.Fatal(err)
 	}
+	var kinds []string
 	names, _ := os.ReadDir(dir)
-	if len(names) != 1 || !strings.HasPrefix(names[0].Name(), "host-") {
-		t.Errorf("there is %v", names)
+	for _, n := range names {
+		kind, _, _ := strings.Cut(n.Name(), "-")
+		kinds = append(kinds, kind)
+	}
+	if d := cmp.Diff([]string{".tmp", "host", "used"}, kinds); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Roots that nobody has asked for go, but not the last of a kind nor one that is mounted.
+func TestClean(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	now := time.Now()
+	clock := now
+	s, err := New(Config{Dir: dir, Now: func() time.Time { return clock }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	week := now.Add(-7 * 24 * time.Hour)
+	root := func(kind, digit string, used time.Time) string {
+		t.Helper()
+		name := kind + "-" + strings.Repeat(digit, 32)
+		clock = used
+		if _, err := s.make(t.Context(), name, func(dir string) error { return os.Mkdir(filepath.Join(dir, "etc"), 0o755) }); err != nil {
+			t.Fatal(err)
+		}
+		clock = now
+		return name
+	}
+	old := week.Add(-time.Hour)
+	root("oci", "1", old)
+	lastImage := root("oci", "2", old.Add(time.Minute))
+	root("host", "3", old)
+	used := root("host", "4", old)
+	lastHost := root("host", "5", now)
+	shown := root("oci", "6", old)
+	again := root("oci", "7", old)
+	unknown := root("host", "8", old)
+	if err := os.Remove(filepath.Join(dir, usedMark+unknown)); err != nil { // made before such files were
+		t.Fatal(err)
+	}
+	if used != root("host", "4", week.Add(time.Minute)) { // it is asked for again
+		t.Fatal("it has another name")
+	}
+	for digit, ref := range map[string]string{"1": "a@sha256:x", "2": "b@sha256:y"} {
+		if err := s.remember(ref, strings.Repeat(digit, 64)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, ok := s.known("b@sha256:y"); !ok { // which is a use of it
+		t.Fatal("the reference is not known")
+	}
+	clock = old.Add(2 * time.Minute)
+	s.use(lastImage)
+	s.use(again)
+	clock = now
+
+	cmd := exec.Command("sh", "-c", `mount --bind "$1" "$1/etc" && echo mounted && read x`, "sh", filepath.Join(dir, shown))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	}
+	stdin, err1 := cmd.StdinPipe()
+	stdout, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Skip("SKIPPED: this machine lets us make no mount namespace: ", err)
+	}
+	defer func() { _ = stdin.Close(); _ = cmd.Wait() }()
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		t.Fatalf("the sandbox said %q, %v", line, err)
+	}
+	clock = old.Add(3 * time.Minute)
+	s.use(lastImage) // the newest of its kind, and old
+	clock = now
+	if err := s.Clean(t.Context(), week); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	names, _ := os.ReadDir(dir)
+	for _, n := range names {
+		if !strings.HasPrefix(n.Name(), usedMark) && !strings.HasPrefix(n.Name(), refMark) {
+			got = append(got, n.Name())
+		}
+	}
+	if d := cmp.Diff([]string{used, lastHost, unknown, lastImage, shown}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if _, err := os.Lstat(s.refFile("a@sha256:x")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the reference to a root that is gone: %v", err)
+	}
+	if _, err := os.Lstat(s.refFile("b@sha256:y")); err != nil {
+		t.Errorf("the reference to a root that is there: %v", err)
 	}
 }
 

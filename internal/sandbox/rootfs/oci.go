@@ -81,9 +81,12 @@ func digestRef(ref string) bool {
 	return err == nil
 }
 
+// refMark begins the name of a file that names the root of an image's digest.
+const refMark = "ref-"
+
 func (s *Store) refFile(ref string) string {
 	sum := sha256.Sum256([]byte(ref))
-	return filepath.Join(s.cfg.Dir, "ref-"+hex.EncodeToString(sum[:16]))
+	return filepath.Join(s.cfg.Dir, refMark+hex.EncodeToString(sum[:16]))
 }
 
 func (s *Store) known(ref string) (Root, bool) {
@@ -96,20 +99,20 @@ func (s *Store) known(ref string) (Root, bool) {
 	if _, err := os.Lstat(dir); err != nil {
 		return Root{}, false
 	}
+	s.use(ociName(digest))
+	if _, err := os.Lstat(dir); err != nil { // see make
+		return Root{}, false
+	}
 	return Root{Kind: "oci", Dir: dir, Digest: "sha256:" + digest}, true
 }
 
 func (s *Store) remember(ref, digest string) error {
-	f, err := os.CreateTemp(s.cfg.Dir, ".tmp-ref-*")
-	if err != nil {
+	tmp := s.temporary()
+	defer func() { _ = os.Remove(tmp) }() // gone when it was renamed
+	if err := os.WriteFile(tmp, []byte(digest+"\n"), 0o600); err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone when it was renamed
-	_, err = f.WriteString(digest + "\n")
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), s.refFile(ref))
+	return os.Rename(tmp, s.refFile(ref))
 }
 
 func openImage(ctx context.Context, ref string) (v1.Image, error) {

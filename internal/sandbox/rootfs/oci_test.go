@@ -445,7 +445,8 @@ func TestOCIAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if names, _ := os.ReadDir(roots); len(names) != 1 {
-		t.Errorf("the store holds %v", names)
+	names, err := os.ReadDir(roots) // the root, and when it was used
+	if err != nil || len(names) != 2 || names[1].Name() != usedMark+names[0].Name() {
+		t.Errorf("the store holds %v, %v", names, err)
 	}
 }

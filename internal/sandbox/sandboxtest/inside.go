@@ -256,7 +256,7 @@ func (s *suite) copyOnWrite(t *testing.T) {
 // that takes the sandbox along, the state says why.
 func (s *suite) memory(t *testing.T) {
 	if !s.p.Capabilities().LimitMemory {
-		t.Skip("the provider does not limit memory")
+		t.Skip("SKIPPED: the provider does not limit memory")
 	}
 	spec := s.spec(t)
 	spec.Limits.MemoryBytes = 160 << 20
@@ -285,7 +285,7 @@ func (s *suite) memory(t *testing.T) {
 
 func (s *suite) cpu(t *testing.T) {
 	if !s.p.Capabilities().LimitCPU {
-		t.Skip("the provider does not limit processor time")
+		t.Skip("SKIPPED: the provider does not limit processor time")
 	}
 	work := func(millis int64) int {
 		spec := s.spec(t)
@@ -323,7 +323,7 @@ func (s *suite) disk(t *testing.T) {
 		t.Errorf("/tmp took %d bytes with a limit of 64 MiB, full %v", n, full)
 	}
 	if !s.p.Capabilities().LimitDisk {
-		t.Skip("the provider does not limit the disk")
+		t.Skip("SKIPPED: the provider does not limit the disk")
 	}
 	if n, full := fill(sandbox.PathWork+"/f", 400); !full || n > 256<<20 || n < 200<<20 {
 		t.Errorf("the disk took %d bytes with a limit of 256 MiB, full %v", n, full)
@@ -339,7 +339,7 @@ func (s *suite) disk(t *testing.T) {
 // processes: too many processes meet an end that is named.
 func (s *suite) processes(t *testing.T) {
 	if !s.p.Capabilities().LimitProcesses {
-		t.Skip("the provider does not limit processes")
+		t.Skip("SKIPPED: the provider does not limit processes")
 	}
 	spec := s.spec(t)
 	spec.Limits.Processes = 300

@@ -45,7 +45,7 @@ func NewFolder(dir string, mode fs.FileMode, file string, data []byte, fileMode 
 	if err := os.Mkdir(tmp, mode); err != nil {
 		return err
 	}
-	err := WriteFile(filepath.Join(tmp, file), data, fileMode)
+	err := errors.Join(os.Chmod(tmp, mode), WriteFile(filepath.Join(tmp, file), data, fileMode)) // whatever the umask
 	if err == nil {
 		if _, lerr := os.Lstat(dir); lerr == nil { // rename would replace an empty one
 			err = fmt.Errorf("make %s: %w", dir, fs.ErrExist)
@@ -90,25 +90,4 @@ func SweepParts(parent string) error {
 		}
 	}
 	return nil
-}
-
-// probePrefix begins the names of folders that a self-test makes.
-const probePrefix = "probe-"
-
-// ProbeFolder makes a folder for a self-test, and removes those of killed processes.
-func ProbeFolder(parent string) (string, error) {
-	names, err := os.ReadDir(parent)
-	if err != nil {
-		return "", err
-	}
-	for _, n := range names {
-		if rest, ok := strings.CutPrefix(n.Name(), probePrefix); ok {
-			if maker, _, _ := strings.Cut(rest, "."); !MakerAlive(maker) {
-				if err := RemoveAll(filepath.Join(parent, n.Name())); err != nil {
-					return "", err
-				}
-			}
-		}
-	}
-	return os.MkdirTemp(parent, probePrefix+Maker()+".*")
 }

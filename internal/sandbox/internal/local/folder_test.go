@@ -43,26 +43,6 @@ func TestNewFolder(t *testing.T) {
 	}
 }
 
-func TestProbeFolder(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "probe-999999999-1.77", "x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	one, err := ProbeFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := ProbeFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := list(t, dir)
-	if len(got) != 2 || one == two {
-		t.Errorf("%q, made %s and %s", got, one, two)
-	}
-}
-
 func list(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -127,10 +127,10 @@ func Fill(l, d sandbox.Limits) sandbox.Limits {
 // sandbox follow each other while others go on.
 type Locks struct {
 	mu   sync.Mutex
-	held map[string]*lock
+	held map[string]*keyLock
 }
 
-type lock struct {
+type keyLock struct {
 	ch    chan struct{}
 	users int
 }
@@ -139,11 +139,11 @@ type lock struct {
 func (k *Locks) Lock(ctx context.Context, key string) (unlock func(), err error) {
 	k.mu.Lock()
 	if k.held == nil {
-		k.held = map[string]*lock{}
+		k.held = map[string]*keyLock{}
 	}
 	l := k.held[key]
 	if l == nil {
-		l = &lock{ch: make(chan struct{}, 1)}
+		l = &keyLock{ch: make(chan struct{}, 1)}
 		k.held[key] = l
 	}
 	l.users++

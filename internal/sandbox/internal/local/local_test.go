@@ -28,15 +28,19 @@ func TestHostsFile(t *testing.T) {
 
 func TestParseStat(t *testing.T) {
 	t.Parallel()
-	rest := "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20 21"
+	// Fields 4 to 52, see proc_pid_stat(5): 20 threads, 22 start time, 48 and 49 the arguments.
+	rest := "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 7 18 4242 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 140731368991836 140731368992745 47 48 49"
+	want := stat{state: 'S', threads: 7, start: 4242, argStart: 140731368991836, argEnd: 140731368992745}
+	zombie := want
+	zombie.state = 'Z'
 	for _, c := range []struct {
 		in   string
 		want stat
 		ok   bool
 	}{
-		{"12 (plain) " + rest, stat{'S', 4242}, true},
-		{"12 (with ) S 1 (paren) " + rest, stat{'S', 4242}, true},
-		{"12 (x) Z" + rest[1:], stat{'Z', 4242}, true},
+		{"12 (plain) " + rest, want, true},
+		{"12 (with ) S 1 (paren) " + rest, want, true},
+		{"12 (x) Z" + rest[1:], zombie, true},
 		{"12 (x) S 1 2", stat{}, false},
 		{"", stat{}, false},
 		{"12 (x)", stat{}, false},

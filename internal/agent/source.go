@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/sandbox/mounts"
 )
 
 // source looks into the folder of --from: a finished layer of another
@@ -91,43 +93,33 @@ func (in *Installer) lock(ctx context.Context, name string, progress func(Progre
 	}
 }
 
-// Prune removes the layers that are neither installed now nor in keep, and
-// returns their names. keep holds names of folders below layers that a sandbox
-// or a snapshot binds.
-func (in *Installer) Prune(ctx context.Context, keep []string) ([]string, error) {
-	entries, err := os.ReadDir(in.path("layers"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("prune agents: %w", err)
+// Prune removes the layers that nothing needs, and returns their names. A layer stays
+// while it is the installed one, while any process of this machine has it mounted, as
+// those of a sandbox have, whoever's server made that, and while it or what was
+// installed in its place is newer than before: it may be just being bound.
+func (in *Installer) Prune(ctx context.Context, before time.Time) ([]string, error) {
+	if old, err := in.old(before); err != nil || len(old) == 0 {
+		return nil, err // nothing to wait for an install for
 	}
 	unlock, err := in.lock(ctx, "prune", nil)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	old, err := in.old(before)
+	if err != nil {
+		return nil, err
+	}
 	if err := os.RemoveAll(in.path("tmp")); err != nil {
 		return nil, fmt.Errorf("prune agents: %w", err)
 	}
-	used := map[string]bool{}
-	for _, k := range keep {
-		used[k] = true
-	}
-	files, err := filepath.Glob(in.path("*.json"))
+	shown, err := mounts.Shown(old)
 	if err != nil {
 		return nil, fmt.Errorf("prune agents: %w", err)
 	}
-	for _, f := range files {
-		m, err := in.manifest(strings.TrimSuffix(filepath.Base(f), ".json"))
-		if err != nil {
-			return nil, fmt.Errorf("prune agents: %w", err) // what it names is unknown: remove nothing
-		}
-		used[m.Layer] = true
-	}
 	var removed []string
-	for _, e := range entries {
-		if used[e.Name()] {
+	for _, name := range old {
+		if shown[name] {
 			continue
 		}
 		if ctx.Err() != nil {
@@ -137,14 +129,53 @@ func (in *Installer) Prune(ctx context.Context, keep []string) ([]string, error)
 		if err := os.MkdirAll(in.path("tmp"), 0o755); err != nil {
 			return removed, fmt.Errorf("prune agents: %w", err)
 		}
-		gone := in.path("tmp", e.Name())
-		if err := os.Rename(in.path("layers", e.Name()), gone); err != nil {
+		gone := in.path("tmp", name)
+		if err := os.Rename(in.path("layers", name), gone); err != nil {
 			return removed, fmt.Errorf("prune agents: %w", err)
 		}
 		if err := os.RemoveAll(gone); err != nil {
 			return removed, fmt.Errorf("prune agents: %w", err)
 		}
-		removed = append(removed, e.Name())
+		removed = append(removed, name)
 	}
 	return removed, nil
+}
+
+// old lists the layers that are not installed and were not before either.
+func (in *Installer) old(before time.Time) ([]string, error) {
+	entries, err := os.ReadDir(in.path("layers"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for old agents: %w", err)
+	}
+	files, err := filepath.Glob(in.path("*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("look for old agents: %w", err)
+	}
+	used := map[string]bool{}
+	var fresh []string // names under which something was installed since
+	for _, f := range files {
+		m, err := in.manifest(strings.TrimSuffix(filepath.Base(f), ".json"))
+		if err != nil {
+			return nil, fmt.Errorf("look for old agents: %w", err) // what it names is unknown: remove nothing
+		}
+		used[m.Layer] = true
+		if !m.At.Before(before) {
+			fresh = append(fresh, m.Name+"-")
+		}
+	}
+	var out []string
+	for _, e := range entries {
+		fi, err := e.Info()
+		if err != nil {
+			return nil, fmt.Errorf("look for old agents: %w", err)
+		}
+		replaced := slices.ContainsFunc(fresh, func(name string) bool { return strings.HasPrefix(e.Name(), name) })
+		if !used[e.Name()] && !replaced && fi.ModTime().Before(before) {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
 }

@@ -65,5 +65,5 @@ func agentVerify(ctx context.Context, c config.Config, name string, progress fun
 	}
 	c.LogLevel = "error"
 	log := logger(c)
-	return verify.Run(ctx, verify.Config{Profile: p, AgentsDir: c.AgentsDir, Options: options(c, log), OpenRun: open(c), Progress: progress, Log: log})
+	return verify.Run(ctx, verify.Config{Profile: p, AgentsDir: c.AgentsDir, Options: options(c, log), RunGroup: runGroup(c), Progress: progress, Log: log})
 }

@@ -44,7 +44,7 @@ func doctor(ctx context.Context, c config.Config) (cli.Report, error) {
 		err = fault.Wrap(err, fault.ConfigInvalid, "Git is not installed. Install it: apt-get install git")
 	}
 	add("git", err, strings.TrimSpace(string(git)))
-	dirs, err := server.FindDirs(c.StateDir, c.AgentsDir, open(c))
+	dirs, err := server.FindDirs(c.StateDir, c.AgentsDir, runGroup(c))
 	add("state folder", err, c.StateDir)
 	if err != nil {
 		return r, nil

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/hearthd/hearth/internal/config"
 	"github.com/hearthd/hearth/internal/door/egress"
 	"github.com/hearthd/hearth/internal/fault"
@@ -54,8 +56,13 @@ func provider(c config.Config, log *slog.Logger) func(server.Dirs) (sandbox.Prov
 	}
 }
 
-// open says whether sandboxes run as a user who must be let through to their doors.
-func open(c config.Config) bool { return c.Sandbox == "bubblewrap" && os.Geteuid() == 0 }
+// runGroup is the group of sandboxes that run as a user who must be let through to their doors; 0: they do not.
+func runGroup(c config.Config) int {
+	if c.Sandbox == "bubblewrap" && os.Geteuid() == 0 {
+		return bubblewrap.DefaultGID
+	}
+	return 0
+}
 
 func options(c config.Config, log *slog.Logger) server.Options {
 	root := sandbox.Root{Kind: "oci", Ref: c.SandboxRoot}
@@ -68,7 +75,7 @@ func options(c config.Config, log *slog.Logger) server.Options {
 	}
 	return server.Options{
 		StateDir: c.StateDir, AgentsDir: c.AgentsDir, TokenFile: c.TokenFile, Listen: c.Listen, Version: version,
-		Sandboxes: provider(c, log), OpenRun: open(c), Root: root,
+		Sandboxes: provider(c, log), RunGroup: runGroup(c), Root: root,
 		Limits:  sandbox.Limits{CPUMillis: c.SandboxCPUMillis, MemoryBytes: c.SandboxMemory, DiskBytes: c.SandboxDisk},
 		MaxLive: c.MaxSandboxes, Idle: c.SandboxIdle, IdleExit: c.IdleExit,
 		GitCredentials: c.GitCredentials, AllowFile: c.AllowFile, Registries: registries, AllowHosts: c.AllowHosts, AllowPrivate: c.AllowPrivate,
@@ -89,8 +96,12 @@ func serve(ctx context.Context, c config.Config) error {
 	o := options(c, log)
 	o.Announce = func(address, token string) {
 		log.Info("ready", "address", address, "state", c.StateDir, "sandbox", c.Sandbox)
-		if token != "" {
+		switch {
+		case token == "":
+		case term.IsTerminal(int(os.Stdout.Fd())):
 			fmt.Fprintf(os.Stdout, "Owner token, shown once (also in %s): %s\n", c.TokenFile, token)
+		default: // a log or a journal is read by others
+			log.Info("the owner's token was made", "file", c.TokenFile)
 		}
 	}
 	if err := server.Run(ctx, o); err != nil {

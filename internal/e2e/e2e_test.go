@@ -111,6 +111,7 @@ type options struct {
 	args     []string // further ones of the server
 	wrap     []string // command that runs the server's; it must become it
 	readOnly bool     // the server's git login may only read
+	open     bool     // other users may pass through the world's folder
 	noKey    bool     // the server has no key for any model
 }
 
@@ -131,6 +132,11 @@ func newWorld(t *testing.T, o options) *world {
 		t.Fatal(err)
 	}
 	w.dir, w.state = dir, filepath.Join(dir, "s")
+	if o.open {
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a test of what others can do
+			t.Fatal(err)
+		}
+	}
 	t.Cleanup(w.close)
 	w.model = scriptedmodel.New(scriptedmodel.Options{Keys: []string{w.key}})
 	m := httptest.NewServer(w.model)

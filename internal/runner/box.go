@@ -46,6 +46,7 @@ type box struct {
 	log     *slog.Logger
 
 	setup  atomic.Bool            // registries are reachable
+	phase  atomic.Pointer[string] // of the setup that goes on; nil: none does
 	turn   atomic.Pointer[string] // the turn at work, for doors that must end it
 	answer atomic.Int32           // status of the newest call to a model in this turn; 0: there was none
 	handle atomic.Pointer[sandbox.Handle]
@@ -367,6 +368,19 @@ func (r *Runner) box(id session.ID, gen int64) *box {
 		return b
 	}
 	return nil
+}
+
+// StartStep is what a start of the session's sandbox does now: sandbox, or clone or
+// setup as its driver tells.
+func (r *Runner) StartStep(id session.ID) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b := r.boxes[id]; b != nil {
+		if p := b.phase.Load(); p != nil {
+			return *p
+		}
+	}
+	return "sandbox"
 }
 
 func (r *Runner) put(b *box) {

@@ -275,7 +275,9 @@ func (r *Runner) setUp(ctx context.Context, b *box, s session.Session) error {
 	} else {
 		req.Repo.URL = door + workPath
 	}
+	defer b.phase.Store(nil)
 	_, err = b.driver.Setup(ctx, req, func(ev driverapi.SetupEvent) {
+		b.phase.Store(&ev.Phase)
 		if ev.Line != "" {
 			b.log.Debug("setup", "phase", ev.Phase, "line", ev.Line)
 		}

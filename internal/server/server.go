@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -54,7 +55,7 @@ type Options struct {
 	Listen         string // host:port; port 0 takes a free one
 	Version        string
 	Sandboxes      func(dirs Dirs) (sandbox.Provider, error)
-	OpenRun        bool // sandboxes run as another user: see FindDirs
+	RunGroup       int // sandboxes run as another user with this group: see FindDirs; 0: as the server's
 	Root           sandbox.Root
 	Limits         sandbox.Limits
 	MaxLive        int
@@ -112,24 +113,33 @@ func NewID(prefix string) string {
 
 // FindDirs lays out the folders of a state folder. Where its path is too long for
 // the sockets below it, a folder of the system's temporary one serves those.
-// With open others may pass through the run folder, which sandboxes of another user need.
-func FindDirs(state, agents string, open bool) (Dirs, error) {
+// A group other than 0 may pass through the state and run folders, which sandboxes that run
+// as another user need; nobody else may.
+func FindDirs(state, agents string, group int) (Dirs, error) {
 	d := Dirs{State: state, Run: filepath.Join(state, "run"), Agents: agents}
 	if d.Agents == "" {
 		d.Agents = filepath.Join(state, "agents")
 	}
 	mode := os.FileMode(0o700)
-	if open {
-		mode = 0o711 // the driver and the agents are below it; what is private has modes of its own
+	if group != 0 {
+		mode = 0o710 // the driver and the agents are below it; what is private has modes of its own
+	}
+	pass := func(dir string) error {
+		if group == 0 {
+			return nil
+		}
+		return errors.Join(os.Chown(dir, -1, group), os.Chmod(dir, mode))
 	}
 	err := os.MkdirAll(state, mode)
-	if err == nil && open {
-		err = os.Chmod(state, mode)
+	if err == nil {
+		err = pass(state)
 	}
 	if err != nil {
 		return d, fault.Wrap(err, fault.ConfigInvalid, "The state folder %s cannot be made: %v.", state, err)
 	}
-	const longest = 60 // sockets may have 107 bytes, and a sandbox's name and file come behind it
+	// A socket's path may have 107 bytes. Behind the folder come /d/, a sandbox's name with six
+	// digits of generation and three of attempts (38), /doors.sock and the end that it has while it is made.
+	const longest = 48
 	if len(d.Run) > longest {
 		sum := sha256.Sum256([]byte(state))
 		d.Run = filepath.Join(os.TempDir(), "hearth-"+hex.EncodeToString(sum[:5]))
@@ -144,7 +154,7 @@ func FindDirs(state, agents string, open bool) (Dirs, error) {
 	if err := syscall.Lstat(d.Run, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFDIR || int(st.Uid) != os.Geteuid() {
 		return d, fault.New(fault.ConfigInvalid, "The folder %s belongs to somebody else.", d.Run)
 	}
-	if err := os.Chmod(d.Run, mode); err != nil {
+	if err := errors.Join(os.Chmod(d.Run, mode), pass(d.Run)); err != nil {
 		return d, fault.Wrap(err, fault.ConfigInvalid, "The folder %s cannot be used: %v.", d.Run, err)
 	}
 	return d, nil
@@ -167,16 +177,52 @@ func Lock(state string) (*os.File, error) {
 	if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EACCES) {
 		return nil, errors.Join(fmt.Errorf("lock the state folder %s: %w", state, err), f.Close())
 	}
-	holder := "Another server"
-	if err := syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &whole); err == nil && whole.Type != syscall.F_UNLCK && whole.Pid > 0 {
-		holder = fmt.Sprintf("Another server (process %d)", whole.Pid)
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("lock the state folder %s: %w", state, err)
 	}
-	return nil, errors.Join(fault.New(fault.ServerRunning, "%s works on %s.", holder, state), f.Close())
+	holder := "Another server"
+	if pid, err := Holder(state); err == nil && pid > 0 {
+		holder = fmt.Sprintf("Another server (process %d)", pid)
+		if r, ok := ReadRunning(state); ok && r.PID == pid {
+			holder += " at " + r.Address
+		}
+	}
+	return nil, fault.New(fault.ServerRunning, "%s works on %s.", holder, state).With("state", state)
+}
+
+// Holder is the process that has the state folder's lock: the server that works on it, whether
+// it answers or not. 0: there is none. It must not be called in that process itself, which
+// would lose the lock (fcntl(2): closing any file of it does).
+func Holder(state string) (int, error) {
+	f, err := os.OpenFile(filepath.Join(state, "lock"), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open lock of the state folder: %w", err)
+	}
+	whole := syscall.Flock_t{Type: syscall.F_WRLCK}
+	err = syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &whole)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return 0, fmt.Errorf("ask who has the state folder %s: %w", state, err)
+	}
+	if whole.Type == syscall.F_UNLCK {
+		return 0, nil
+	}
+	return int(whole.Pid), nil
+}
+
+// ReadRunning reads what the newest server on a state folder said of itself. Only when its
+// process is the folder's Holder does it speak of a server that runs.
+func ReadRunning(state string) (Running, bool) {
+	var r Running
+	raw, err := os.ReadFile(filepath.Join(state, FileServer))
+	return r, err == nil && json.Unmarshal(raw, &r) == nil && r.PID > 0
 }
 
 // Run serves until ctx ends, then shuts the doors and leaves sandboxes running.
 func Run(ctx context.Context, o Options) (err error) {
-	dirs, err := FindDirs(o.StateDir, o.AgentsDir, o.OpenRun)
+	dirs, err := FindDirs(o.StateDir, o.AgentsDir, o.RunGroup)
 	if err != nil {
 		return err
 	}
@@ -222,6 +268,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	g.Go(func() error { return a.runner.Run(gctx) })
 	g.Go(func() error { a.test.run(gctx, a.boxes, o.Log); return nil })
+	g.Go(func() error { a.tidy.run(gctx, a.test.done); return nil })
 	g.Go(func() error { return a.idleExit(gctx, o, db, stop) })
 	g.Go(func() error {
 		<-gctx.Done()
@@ -301,18 +348,29 @@ func writeRunning(o Options, address string) error {
 	return os.Rename(path+".new", path)
 }
 
+// removeRunning takes the file away if it is ours: the folder may have been made anew for another server.
 func removeRunning(o Options) error {
+	if r, ok := ReadRunning(o.StateDir); ok && r.PID != os.Getpid() {
+		return nil
+	}
 	if err := os.Remove(filepath.Join(o.StateDir, FileServer)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove server file: %w", err)
 	}
 	return nil
 }
 
-// ownerToken makes the owner's token at the first start on the folder.
+// ownerToken makes the owner's token at the first start on the folder, and a new one in its
+// place when the file is gone.
 func ownerToken(ctx context.Context, db *sqlite.Store, o Options) (string, error) {
 	n, err := db.CountTokens(ctx)
-	if err != nil || n > 0 {
+	if err != nil {
 		return "", err
+	}
+	if n > 0 {
+		if _, err := os.Stat(o.tokenFile()); !errors.Is(err, os.ErrNotExist) {
+			return "", nil //nolint:nilerr // whatever it is, it is there; who reads it is told
+		}
+		o.Log.Warn("the owner's token file is gone; a new token is made and the old one is void", "file", o.tokenFile())
 	}
 	var b [20]byte
 	rand.Read(b[:])
@@ -321,7 +379,7 @@ func ownerToken(ctx context.Context, db *sqlite.Store, o Options) (string, error
 	if err := os.WriteFile(o.tokenFile(), []byte(token+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("write owner token: %w", err)
 	}
-	return token, db.PutToken(ctx, token, "owner", Workspace, o.Now())
+	return token, db.ReplaceToken(ctx, token, "owner", Workspace, o.Now())
 }
 
 // app is the assembled server.
@@ -331,6 +389,7 @@ type app struct {
 	runner  *runner.Runner
 	boxes   sandbox.Provider
 	test    *selfTest
+	tidy    *tidier
 	lastUse atomic.Int64 // Unix seconds of the newest request's end
 	open    atomic.Int64 // requests at work
 }
@@ -386,6 +445,7 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 		Secrets: func() [][]byte { return slices.Concat(keys, creds.Secrets()) },
 	}
 	installer := &agent.Installer{Dir: dirs.Agents, Logger: o.Log, Now: o.Now}
+	a.tidy = &tidier{agents: installer, boxes: boxes, now: o.Now, log: o.Log}
 	a.runner = runner.New(runner.Config{
 		Service: service, Store: db, Log: db, Recorder: rec, Sandboxes: boxes, Root: o.Root, Limits: o.Limits,
 		Agents: installer, Models: providers, Delivery: work, Forge: host, AllowFile: o.AllowFile,
@@ -398,12 +458,14 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 	registry := operation.NewRegistry(operation.OwnerMay)
 	operation.Register(registry, operation.Deps{
 		Sessions: service, Capabilities: caps.read, Isolation: string(boxes.Capabilities().Isolation), Now: o.Now,
+		Bundle: work.Bundle, Step: a.runner.StartStep,
 	})
 	h, err := rest.New(rest.Config{
 		Registry: registry, Stream: gw.ServeStream, NewID: NewID, Log: o.Log, Version: rest.Version{Version: o.Version},
 		Authenticate: func(ctx context.Context, token string) (session.Caller, error) { return authenticate(ctx, db, token) },
 		Ready: []rest.Check{
-			{Name: "store", Run: db.Ping},
+			{Name: "store", Run: once(time.Second, o.Now, db.Ping)},
+			{Name: "disk", Run: func(context.Context) error { return room(o.StateDir) }},
 			{Name: "sandbox", Run: a.test.check},
 		},
 	})
@@ -417,6 +479,39 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 		h.ServeHTTP(w, r)
 	})
 	return a, nil
+}
+
+// once gives the last answer again for a while: anybody may ask, and the store has one writer.
+func once(keep time.Duration, now func() time.Time, check func(context.Context) error) func(context.Context) error {
+	var mu sync.Mutex
+	var last time.Time
+	var answer error
+	return func(ctx context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if last.IsZero() || now().Sub(last) >= keep {
+			if err := check(ctx); ctx.Err() == nil {
+				answer, last = err, now()
+			} else {
+				return err
+			}
+		}
+		return answer
+	}
+}
+
+// leastRoom is what the state folder's disk must have free for work to be taken on, in bytes.
+const leastRoom = 64 << 20
+
+func room(dir string) error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("ask for the room of %s: %w", dir, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < leastRoom {
+		return fault.New(fault.DiskFull, "The disk of %s has %d MiB left; at least %d are needed.", dir, free>>20, leastRoom>>20)
+	}
+	return nil
 }
 
 // authenticate finds who holds a token.
@@ -458,7 +553,7 @@ func (t *selfTest) check(context.Context) error {
 	case <-t.done:
 		return t.err
 	default:
-		return fault.New(fault.SandboxUnsupported, "The self-test is still running.")
+		return fault.New(fault.SelfTestRunning, "")
 	}
 }
 

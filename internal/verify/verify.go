@@ -33,7 +33,7 @@ type Config struct {
 	Profile   agent.Profile
 	AgentsDir string
 	Options   server.Options // of a server on this machine; state folder, address and environment are replaced
-	OpenRun   bool
+	RunGroup  int
 	Progress  func(string)
 	Log       *slog.Logger
 }
@@ -135,7 +135,7 @@ type run struct {
 // options of the server under test.
 func (v *run) options(dir, model string) server.Options {
 	o := v.c.Options
-	o.StateDir, o.TokenFile, o.AgentsDir, o.Listen, o.OpenRun, o.Log = dir, "", v.c.AgentsDir, "127.0.0.1:0", v.c.OpenRun, v.c.Log
+	o.StateDir, o.TokenFile, o.AgentsDir, o.Listen, o.RunGroup, o.Log = dir, "", v.c.AgentsDir, "127.0.0.1:0", v.c.RunGroup, v.c.Log
 	o.IdleExit, o.Registries, o.AllowHosts, o.GitCredentials = 0, []string{}, nil, ""
 	env := map[string]string{
 		"ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": model, "OPENAI_API_KEY": key, "OPENAI_BASE_URL": model + "/v1",

@@ -35,7 +35,7 @@ import (
 type Installer struct {
 	Dir    string   // absolute; made when needed
 	NPM    string   // npm's program; empty: npm on PATH
-	Env    []string // for npm beside our own environment, KEY=VALUE: a registry, a proxy
+	Env    []string // for npm beside what it needs of our own environment, KEY=VALUE: a registry, a proxy
 	Logger *slog.Logger
 	Now    func() time.Time
 }

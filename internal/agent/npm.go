@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -72,7 +73,7 @@ func (n npmRun) run(ctx context.Context) error {
 	}
 	cmd := exec.CommandContext(ctx, n.npm, args...)
 	cmd.Dir = n.dir
-	cmd.Env = append(os.Environ(), n.env...)
+	cmd.Env = append(npmOwn(os.Environ()), n.env...)
 	// npm must not outlive us: the next install would find it writing.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -91,6 +92,26 @@ func (n npmRun) run(ctx context.Context) error {
 		return npmFailure(err, words.last(), n.title, n.offline)
 	}
 	return nil
+}
+
+// npmVariables are what npm is given of the server's environment, beside
+// npm_config_* and LC_*. The tokens are those that a person's .npmrc names for a
+// registry; keys of model providers and logins of git hosts are not npm's business.
+var npmVariables = []string{
+	"PATH", "HOME", "TMPDIR", "LANG", "LANGUAGE", "TZ", "NPM_TOKEN", "NODE_AUTH_TOKEN",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy", "PROXY", "proxy",
+	"NODE_EXTRA_CA_CERTS", "NODE_USE_SYSTEM_CA", "SSL_CERT_FILE", "SSL_CERT_DIR",
+}
+
+func npmOwn(environ []string) []string {
+	var out []string
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if slices.Contains(npmVariables, name) || strings.HasPrefix(strings.ToLower(name), "npm_config_") || strings.HasPrefix(name, "LC_") {
+			out = append(out, kv)
+		}
+	}
+	return out
 }
 
 // npmWords reads npm's output: counts its fetches and keeps its last other lines.
@@ -225,6 +246,7 @@ func npmVersion(ctx context.Context, npm, title string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, npm, "--version")
+	cmd.Env = npmOwn(os.Environ())
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	if err != nil {

@@ -181,8 +181,10 @@ func (c *bufferedConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 func (c *bufferedConn) WriteTo(w io.Writer) (int64, error) { return c.r.WriteTo(w) }
 
 // CloseWrite ends our direction only.
-func (c *bufferedConn) CloseWrite() error {
-	if x, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+func (c *bufferedConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+func closeWrite(conn net.Conn) error {
+	if x, ok := conn.(interface{ CloseWrite() error }); ok {
 		return x.CloseWrite()
 	}
 	return nil
@@ -194,8 +196,7 @@ func (c *bufferedConn) CloseWrite() error {
 // context ends.
 func HTTP(h http.Handler, log *slog.Logger) Handler {
 	return HandlerFunc(func(ctx context.Context, conn net.Conn, _ string) {
-		closed := make(chan struct{}) // by the server or by whoever hijacked it
-		c := &closeNotify{Conn: conn, closed: sync.OnceFunc(func() { close(closed) })}
+		c, closed := NotifyClose(conn) // by the server or by whoever hijacked it
 		released := make(chan bool, 1) // the server is done with it; whether it was hijacked
 		var running sync.WaitGroup
 		srv := &http.Server{
@@ -228,7 +229,13 @@ func HTTP(h http.Handler, log *slog.Logger) Handler {
 	})
 }
 
-// closeNotify tells when the connection was closed by whoever holds it.
+// NotifyClose wraps a connection so that closed is closed when whoever holds it
+// has closed it.
+func NotifyClose(conn net.Conn) (wrapped net.Conn, closed <-chan struct{}) {
+	gone := make(chan struct{})
+	return &closeNotify{Conn: conn, closed: sync.OnceFunc(func() { close(gone) })}, gone
+}
+
 type closeNotify struct {
 	net.Conn
 	closed func()
@@ -239,12 +246,7 @@ func (c *closeNotify) Close() error {
 	return c.Conn.Close()
 }
 
-func (c *closeNotify) CloseWrite() error {
-	if x, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return x.CloseWrite()
-	}
-	return nil
-}
+func (c *closeNotify) CloseWrite() error { return closeWrite(c.Conn) }
 
 // oneListener gives one connection. The server goes on with it by itself.
 type oneListener struct {

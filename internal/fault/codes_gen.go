@@ -164,6 +164,12 @@ const (
 	BranchRewritten Code = "BRANCH_REWRITTEN"
 	// StreamLimit: Too many viewers watch this session.
 	StreamLimit Code = "STREAM_LIMIT"
+	// NothingPacked: The session has no packed work.
+	NothingPacked Code = "NOTHING_PACKED"
+	// SelfTestRunning: The sandbox's self-test is still running.
+	SelfTestRunning Code = "SELF_TEST_RUNNING"
+	// ServerBusy: All sandboxes together ask for more than the server can hold at once.
+	ServerBusy Code = "SERVER_BUSY"
 )
 
 var order = []Code{
@@ -247,6 +253,9 @@ var order = []Code{
 	AgentLayerDamaged,
 	BranchRewritten,
 	StreamLimit,
+	NothingPacked,
+	SelfTestRunning,
+	ServerBusy,
 }
 
 var infos = map[Code]Info{
@@ -303,12 +312,12 @@ var infos = map[Code]Info{
 	TurnInterrupted:          {TurnInterrupted, "canceled", "A newer prompt interrupted the turn.", "Nothing needs to be done.", false},
 	TranscriptTooLarge:       {TranscriptTooLarge, "exhausted", "The turn said more than is kept.", "The rest was counted and left out.", false},
 	PackFailed:               {PackFailed, "unavailable", "The work could not be packed.", "See the message. Send another prompt: what the sandbox still has is packed then.", true},
-	PackRefused:              {PackRefused, "invalid", "The packed work was refused.", "See the message.", false},
+	PackRefused:              {PackRefused, "invalid", "The packed work was refused.", "Send a prompt that mends what the message names, or discard the work.", false},
 	PackTooLarge:             {PackTooLarge, "exhausted", "The work is larger than may be delivered.", "Remove large files from the work, then send a prompt.", false},
 	SecretFound:              {SecretFound, "forbidden", "The work has a secret in it and was not delivered.", "Send a prompt to take it out of the commits as well as of the files, or discard the work.", false},
 	BranchMoved:              {BranchMoved, "conflict", "Somebody else moved the branch meanwhile.", "Nothing was overwritten. Send a prompt to fetch and merge the branch; then the work is delivered.", false},
-	PushRefused:              {PushRefused, "forbidden", "The remote refused the push.", "See the remote's words; the work is kept as a bundle.", false},
-	ForgeUnavailable:         {ForgeUnavailable, "unavailable", "The git host could not be reached.", "The work is kept; run deliver when the host is back.", true},
+	PushRefused:              {PushRefused, "forbidden", "The remote refused the push.", "See the remote's words. The work is kept: deliver it again, or fetch it with `hearth bundle`.", false},
+	ForgeUnavailable:         {ForgeUnavailable, "unavailable", "The git host could not be reached.", "Try again when the host is back: send the prompt again, or run `hearth deliver` for work that is held.", true},
 	GitRefRefused:            {GitRefRefused, "forbidden", "This sandbox may push only its session's branch.", "Push to the session's branch.", false},
 	GitRepositoryRefused:     {GitRepositoryRefused, "forbidden", "This sandbox may reach only its session's repository.", "Work in the session's repository.", false},
 	EgressRefused:            {EgressRefused, "forbidden", "This host is not on the session's allowlist.", "Ask for the host to be allowed.", false},
@@ -330,4 +339,7 @@ var infos = map[Code]Info{
 	AgentLayerDamaged:        {AgentLayerDamaged, "unavailable", "The installed files of the agent are not what was installed.", "Run `hearth agent install NAME` on the server: it puts them right.", false},
 	BranchRewritten:          {BranchRewritten, "conflict", "The work leaves out commits that the branch has.", "Nothing was overwritten. Send a prompt to build on the branch again, or deliver to another branch.", false},
 	StreamLimit:              {StreamLimit, "exhausted", "Too many viewers watch this session.", "Close a viewer and try again.", true},
+	NothingPacked:            {NothingPacked, "not_found", "The session has no packed work.", "Send a prompt: work is packed when its turn ends.", false},
+	SelfTestRunning:          {SelfTestRunning, "unavailable", "The sandbox's self-test is still running.", "Wait some seconds and try again.", true},
+	ServerBusy:               {ServerBusy, "exhausted", "All sandboxes together ask for more than the server can hold at once.", "Try again in a moment.", true},
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,7 @@ type box struct {
 	session session.ID
 	gen     int64
 	id      string // of the sandbox
+	forge   string // host of the session's repository; empty: none
 	dir     string // of the doors
 	channel *driverchan.Channel
 	driver  *driverchan.Client
@@ -95,6 +97,9 @@ func (r *Runner) openBox(ctx context.Context, s session.Session, id string) (*bo
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make doors folder: %w", err)
 	}
+	if remote, err := forge.ParseRemote(s.Repo, r.cfg.AllowFile); err == nil {
+		b.forge, _, _ = strings.Cut(remote.Host, ":")
+	}
 	cfg := driverapi.Config{
 		Version: driverapi.Version, Session: string(s.ID), Sandbox: id, Generation: s.Generation,
 		Socket: sandbox.PathSocket, Home: sandbox.PathHome, Work: sandbox.PathWork, State: sandbox.PathState, HoldDoors: time.Minute,
@@ -123,7 +128,7 @@ func (r *Runner) openBox(ctx context.Context, s session.Session, id string) (*bo
 	if err != nil {
 		b.log.Warn("no model route", "error", err)
 	}
-	b.models = model.New(model.Config{Routes: routes, OnKeyRejected: b.keyRejected, OnUsage: b.used, OnEnd: func(status int) { b.answer.Store(int32(status)) }, Log: b.log, Now: r.cfg.Now})
+	b.models = model.New(model.Config{Routes: routes, OnKeyRejected: b.keyRejected, OnUsage: b.used, OnEnd: func(status int) { b.answer.Store(int32(status)) }, Memory: r.memory, Log: b.log, Now: r.cfg.Now})
 	set.Handle(driverapi.DoorModel, door.HTTP(b.models, b.log))
 	eg := egress.New(egress.Config{Allow: b.allow, AllowPrivate: r.cfg.AllowPrivate, Log: b.log, Now: r.cfg.Now})
 	set.Handle(driverapi.DoorEgress, door.HTTP(eg, b.log))
@@ -199,11 +204,14 @@ func (b *box) leaveSetup() {
 	b.egress.Cut()
 }
 
+// allow lists the hosts that the sandbox reaches now. The session's own git host is not among
+// those that agents may always reach: the git door is the way there.
 func (b *box) allow() []string {
+	hosts := slices.DeleteFunc(slices.Clone(b.r.cfg.AllowHosts), func(h string) bool { return h == b.forge })
 	if b.setup.Load() {
-		return slices.Concat(b.r.cfg.Registries, b.r.cfg.AllowHosts)
+		return slices.Concat(b.r.cfg.Registries, hosts)
 	}
-	return b.r.cfg.AllowHosts
+	return hosts
 }
 
 // git makes the git door: the session's repository at the forge, and its packed work.

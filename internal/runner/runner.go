@@ -16,6 +16,7 @@ import (
 	"github.com/hearthd/hearth/internal/agent"
 	"github.com/hearthd/hearth/internal/delivery"
 	"github.com/hearthd/hearth/internal/delivery/forge"
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/door/model"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/recorder"
@@ -81,6 +82,7 @@ type Runner struct {
 	starts chan struct{} // bounds parallel starts
 
 	removals chan struct{} // bounds parallel removals
+	memory   *door.Memory  // that the model doors of all sandboxes may hold
 
 	mu      sync.Mutex
 	boxes   map[session.ID]*box
@@ -95,7 +97,7 @@ func New(cfg Config) *Runner {
 	if cfg.SetupTimeout <= 0 {
 		cfg.SetupTimeout = 30 * time.Minute
 	}
-	return &Runner{cfg: cfg, wake: make(chan struct{}, 1), starts: make(chan struct{}, cfg.Parallel), removals: make(chan struct{}, 2*cfg.Parallel), boxes: map[session.ID]*box{}}
+	return &Runner{cfg: cfg, wake: make(chan struct{}, 1), starts: make(chan struct{}, cfg.Parallel), removals: make(chan struct{}, 2*cfg.Parallel), memory: door.NewMemory(model.ServerMemory), boxes: map[session.ID]*box{}}
 }
 
 // Wake says that effects may be due.

@@ -1,7 +1,9 @@
 package gitwire
 
 import (
+	"errors"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -71,6 +73,52 @@ func ReadAdvertisement(r io.Reader, service string) (*Advertisement, error) {
 		first = false
 	}
 	return a, nil
+}
+
+// CopyAdvertisement passes an advertisement of any version on as it is, but for
+// one capability. What follows the capabilities is not looked at.
+func CopyAdvertisement(w io.Writer, r io.Reader, without string) error {
+	in := NewReader(r, 0)
+	v2 := false
+	for {
+		kind, data, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		out, last := []byte(nil), false
+		switch kind {
+		case Flush: // behind the service, or at the end of version 2
+			out, last = AppendFlush(nil), v2
+		case Data:
+			line := string(data)
+			v2 = v2 || line == "version 2\n" || line == "version 2"
+			ref, caps, found := strings.Cut(line, "\x00")
+			if found {
+				last = true
+				kept := slices.DeleteFunc(strings.Fields(caps), func(c string) bool { return isCapability(c, without) })
+				line = ref + "\x00" + strings.Join(kept, " ") + "\n"
+			}
+			if v2 && isCapability(strings.TrimSuffix(line, "\n"), without) {
+				continue
+			}
+			if len(line) > MaxData {
+				return ErrTooLong
+			}
+			out = AppendLine(nil, line)
+		default:
+			return malformed("special packet in the advertisement")
+		}
+		if _, err := w.Write(out); err != nil {
+			return err
+		}
+		if last {
+			_, err := io.Copy(w, r)
+			return err
+		}
+	}
 }
 
 func (a *Advertisement) line(line string, first bool) error {

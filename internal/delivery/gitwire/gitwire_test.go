@@ -168,6 +168,40 @@ func TestReadAdvertisement(t *testing.T) {
 	}
 }
 
+func TestCopyAdvertisement(t *testing.T) {
+	t.Parallel()
+	const service = "# service=git-receive-pack\n"
+	big := idA + " refs/heads/" + strings.Repeat("x", 60_000) + "\n"
+	for name, c := range map[string]struct{ in, want string }{
+		"version 0": {lines(service, "0000", idA+" refs/heads/main\x00report-status push-options atomic agent=git/2\n", big, "0000"),
+			lines(service, "0000", idA+" refs/heads/main\x00report-status atomic agent=git/2\n", big, "0000")},
+		"version 1": {lines(service, "0000", "version 1\n", idA+" refs/heads/push-options\x00 push-options quiet\n", "0000"),
+			lines(service, "0000", "version 1\n", idA+" refs/heads/push-options\x00quiet\n", "0000")},
+		"empty": {lines(service, "0000", zero+" capabilities^{}\x00push-options", "0000"), lines(service, "0000", zero+" capabilities^{}\x00\n", "0000")},
+		"with a value, beside its like": {lines(service, "0000", idA+" a\x00push-options=1 push-options-2 x-push-options\n", "0000"),
+			lines(service, "0000", idA+" a\x00push-options-2 x-push-options\n", "0000")},
+		"version 2": {lines(service, "0000", "version 2\n", "agent=x\n", "push-options\n", "push-options=a\n", "ls-refs\n", "0000"),
+			lines(service, "0000", "version 2\n", "agent=x\n", "ls-refs\n", "0000")},
+		"an error in words": {lines(service, "0000", "ERR go away\n"), lines(service, "0000", "ERR go away\n")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			if err := gitwire.CopyAdvertisement(&out, strings.NewReader(c.in), "push-options"); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, out.String()); diff != "" {
+				t.Errorf("advertisement (-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, bad := range []string{"<html>", "0001", lines(service)[:10]} {
+		if err := gitwire.CopyAdvertisement(io.Discard, strings.NewReader(bad), "x"); err == nil {
+			t.Errorf("%q is passed", bad)
+		}
+	}
+}
+
 func FuzzReadPush(f *testing.F) {
 	f.Add([]byte(lines(zero+" "+idA+" refs/heads/x\x00report-status push-options", "0000", "o", "0000")))
 	f.Add([]byte(lines("shallow "+idA, zero+" "+strings.Repeat("c", 64)+" refs/heads/x\x00object-format=sha256", "0000")))
@@ -178,7 +212,7 @@ func FuzzReadPush(f *testing.F) {
 			return
 		}
 		// What was understood means the same when it is written again.
-		again, err := gitwire.ReadPush(bytes.NewReader(p.Append(nil, p.Commands)))
+		again, err := gitwire.ReadPush(bytes.NewReader(p.Append(nil)))
 		if err != nil {
 			t.Fatalf("%q written again: %v", in, err)
 		}
@@ -202,6 +236,16 @@ func FuzzReadAnswers(f *testing.F) {
 		_, _ = gitwire.ReadReport(bytes.NewReader(in))
 		var out bytes.Buffer
 		_ = gitwire.Demux(bytes.NewReader(in), &out, func([]byte) error { return nil })
+		var copied bytes.Buffer
+		if gitwire.CopyAdvertisement(&copied, bytes.NewReader(in), "push-options") == nil {
+			if a, err := gitwire.ReadAdvertisement(&copied, "s"); err == nil {
+				for _, c := range a.Capabilities {
+					if c == "push-options" || strings.HasPrefix(c, "push-options=") {
+						t.Fatalf("capability %q was passed", c)
+					}
+				}
+			}
+		}
 		r := bytes.NewReader(in)
 		if a, err := gitwire.ReadAdvertisement(r, "s"); err == nil {
 			_ = a.ReadLsRefs(r)

@@ -66,14 +66,19 @@ type Push struct {
 	Probe bool
 }
 
-// Limits of a push up to its pack.
-const (
-	MaxPush     = 8 << 20 // bytes
-	MaxCommands = 100_000
-)
+// MaxPush bounds a push up to its pack, in bytes: some 20,000 refs.
+const MaxPush = 2 << 20
 
-// Has says whether the client has a capability.
-func (p *Push) Has(name string) bool { return slices.Contains(p.Capabilities, name) }
+// Has says whether the client has a capability, with or without a value: git's
+// own receive-pack looks at the name only.
+func (p *Push) Has(name string) bool {
+	return slices.ContainsFunc(p.Capabilities, func(c string) bool { return isCapability(c, name) })
+}
+
+func isCapability(c, name string) bool {
+	rest, ok := strings.CutPrefix(c, name)
+	return ok && (rest == "" || rest[0] == '=')
+}
 
 // ReadPush reads a request to git-receive-pack up to the pack (gitprotocol-pack(5),
 // "Reference Update Request and Packfile Transfer"). r stands at the pack afterwards.
@@ -176,19 +181,16 @@ func (p *Push) line(line []byte) error {
 	if strings.ContainsAny(c.Ref, "\n\x00") {
 		return malformed("ref in command %.200q", text)
 	}
-	if len(p.Commands) == MaxCommands {
-		return ErrTooLong
-	}
 	p.Commands = append(p.Commands, c)
 	return nil
 }
 
-// Append encodes the push up to its pack, with these commands instead of its own.
-func (p *Push) Append(b []byte, commands []Command) []byte {
+// Append encodes the push up to its pack.
+func (p *Push) Append(b []byte) []byte {
 	for _, id := range p.Shallow {
 		b = AppendLine(b, "shallow "+id)
 	}
-	for i, c := range commands {
+	for i, c := range p.Commands {
 		line := c.Old + " " + c.New + " " + c.Ref
 		if i == 0 {
 			line += "\x00" + strings.Join(p.Capabilities, " ")

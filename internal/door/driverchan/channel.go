@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/driverapi"
 	"github.com/hearthd/hearth/internal/fault"
 )
@@ -51,7 +52,7 @@ type Channel struct {
 type conn struct {
 	hello driverapi.Hello
 	http  *http.ClientConn
-	gone  chan struct{}
+	gone  <-chan struct{}
 }
 
 // New makes the handler of a door. onHello, which may be nil, is told each
@@ -67,8 +68,7 @@ func (c *Channel) ServeDoor(ctx context.Context, nc net.Conn, rest string) {
 		c.log.Warn("driver refused", "error", err)
 		return
 	}
-	gone := make(chan struct{})
-	wrapped := &closeNotify{Conn: nc, closed: sync.OnceFunc(func() { close(gone) })}
+	wrapped, gone := door.NotifyClose(nc) // by either side
 	tr := &http.Transport{
 		Protocols:              new(http.Protocols),
 		DialContext:            func(context.Context, string, string) (net.Conn, error) { return wrapped, nil },
@@ -191,14 +191,3 @@ func (c *Channel) Hello() (h driverapi.Hello, connected bool) {
 
 // Client makes calls with a lease's fence. They wait for a connection until their context ends.
 func (c *Channel) Client(fence int64) *Client { return &Client{ch: c, fence: fence, patient: true} }
-
-// closeNotify tells when the connection was closed, by either side.
-type closeNotify struct {
-	net.Conn
-	closed func()
-}
-
-func (c *closeNotify) Close() error {
-	defer c.closed()
-	return c.Conn.Close()
-}

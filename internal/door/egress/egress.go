@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
@@ -40,26 +41,13 @@ type Limits struct {
 	Dial        time.Duration // to resolve and to connect: 15 s
 }
 
-func (l Limits) withDefaults() Limits {
-	if l.Concurrency <= 0 {
-		l.Concurrency = 64
-	}
-	if l.Bytes <= 0 {
-		l.Bytes = 4 << 30
-	}
-	if l.Total <= 0 {
-		l.Total = time.Hour
-	}
-	if l.Idle <= 0 {
-		l.Idle = 5 * time.Minute
-	}
-	if l.Slow <= 0 {
-		l.Slow = 30 * time.Second
-	}
-	if l.Dial <= 0 {
-		l.Dial = 15 * time.Second
-	}
-	return l
+func (l *Limits) defaults() {
+	door.Default(&l.Concurrency, 64)
+	door.Default(&l.Bytes, 4<<30)
+	door.Default(&l.Total, time.Hour)
+	door.Default(&l.Idle, 5*time.Minute)
+	door.Default(&l.Slow, 30*time.Second)
+	door.Default(&l.Dial, 15*time.Second)
 }
 
 // Config of the door of one session.
@@ -98,7 +86,7 @@ type Door struct {
 
 // New makes a door. [Door.Close] ends its idle connections.
 func New(cfg Config) *Door {
-	cfg.Limits = cfg.Limits.withDefaults()
+	cfg.Limits.defaults()
 	if cfg.Allow == nil {
 		cfg.Allow = func() []string { return nil }
 	}
@@ -182,7 +170,7 @@ func (d *Door) permit(host string, port, standard uint16) (target, error) {
 	} else if ip, ipErr := netip.ParseAddr(unbracket(host)); ipErr == nil && ip.Zone() == "" {
 		t.host = ip.String()
 	} else {
-		return target{}, fault.Wrap(err, fault.EgressRefused, "%q is not a host name that can be allowed.", printable(host))
+		return target{}, fault.Wrap(err, fault.EgressRefused, "%q is not a host name that can be allowed.", door.Printable(host, maxWords))
 	}
 	t.private = d.private[t.String()]
 	if err != nil && !t.private {
@@ -198,20 +186,20 @@ func (d *Door) permit(host string, port, standard uint16) (target, error) {
 	return t, nil
 }
 
-// MaxHosts is how many hosts a session may add.
+// MaxHosts is how many hosts one list may have.
 const MaxHosts = 32
 
-// CheckAllow brings the hosts that a session or workspace adds into their one
-// form, sorted and each once. never are hosts that have a door of their own: the
+// CheckAllow brings the hosts of one list of the operator's into their one form,
+// sorted and each once. never are hosts that have a door of their own: the
 // model providers' and the forge's. All mistakes are reported at once.
-// Code: INVALID_INPUT.
+// Code: CONFIG_INVALID.
 func CheckAllow(hosts, never []string) ([]string, error) {
 	var out, wrong []string
 	for _, h := range hosts {
 		name, err := Host(h)
 		switch {
 		case err != nil:
-			wrong = append(wrong, fmt.Sprintf("%q: %v.", printable(h), err))
+			wrong = append(wrong, fmt.Sprintf("%q: %v.", door.Printable(h, maxWords), err))
 		case !strings.Contains(name, "."):
 			wrong = append(wrong, fmt.Sprintf("%q: it is not the full name of a public host.", name))
 		case slices.ContainsFunc(never, func(n string) bool { return normal(n) == name }):
@@ -226,7 +214,7 @@ func CheckAllow(hosts, never []string) ([]string, error) {
 		wrong = append(wrong, fmt.Sprintf("There are %d hosts; at most %d can be added.", len(out), MaxHosts))
 	}
 	if len(wrong) > 0 {
-		return nil, fault.New(fault.InvalidInput, "These hosts cannot be allowed: %s", strings.Join(wrong, " "))
+		return nil, fault.New(fault.ConfigInvalid, "These hosts cannot be allowed: %s", strings.Join(wrong, " "))
 	}
 	return out, nil
 }
@@ -236,7 +224,7 @@ func CheckPrivate(entries []string) error {
 	var wrong []string
 	for _, e := range entries {
 		if _, _, err := splitPrivate(e); err != nil {
-			wrong = append(wrong, fmt.Sprintf("%q", printable(e)))
+			wrong = append(wrong, fmt.Sprintf("%q", door.Printable(e, maxWords)))
 		}
 	}
 	if len(wrong) > 0 {

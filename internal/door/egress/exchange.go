@@ -9,11 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
-// codeHeader names the code of an answer that is the door's own.
-const codeHeader = "Hearth-Code"
+// maxWords bounds in bytes what is told of a stranger's words.
+const maxWords = 260
 
 // errCut ends an answer that had begun, so that the client sees that it is not whole.
 var errCut = errors.New("answer cut")
@@ -84,7 +85,7 @@ func (d *Door) bind(ctx context.Context) (bounded context.Context, release func(
 
 func (x *exchange) audit(ctx context.Context) {
 	attrs := []slog.Attr{
-		slog.String("entrance", x.entrance), slog.String("host", printable(x.host)), slog.String("method", printable(x.method)),
+		slog.String("entrance", x.entrance), slog.String("host", door.Printable(x.host, maxWords)), slog.String("method", door.Printable(x.method, maxWords)),
 		slog.String("address", x.addr), slog.Int("status", x.status),
 		slog.Int64("upBytes", x.up.Load()), slog.Int64("downBytes", x.down.Load()),
 		slog.Duration("took", x.door.cfg.Now().Sub(x.started)),
@@ -92,7 +93,7 @@ func (x *exchange) audit(ctx context.Context) {
 	level := slog.LevelInfo
 	if x.fault != nil {
 		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("code", string(x.fault.Code)), slog.String("error", printable(x.fault.Error())))
+		attrs = append(attrs, slog.String("code", string(x.fault.Code)), slog.String("error", door.Printable(x.fault.Error(), maxWords)))
 	}
 	x.door.cfg.Log.LogAttrs(ctx, level, "egress exchange", attrs...)
 }
@@ -101,42 +102,13 @@ func (x *exchange) audit(ctx context.Context) {
 func (x *exchange) refuse(w http.ResponseWriter, err error) {
 	x.failed(err)
 	f := x.fault
-	x.status = statusOf(f.Code)
-	body := string(f.Code) + ": " + f.Sentence()
-	if remedy := fault.Lookup(f.Code).Remedy; remedy != "" && remedy != "See the message." {
-		body += " " + remedy
-	}
-	body += "\n"
+	x.status = door.Status(f.Code)
+	body := door.Words(f) + "\n"
 	h := w.Header()
+	door.Head(h, x.status, f.Code)
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	h.Set(codeHeader, string(f.Code))
 	h.Set("X-Content-Type-Options", "nosniff")
-	if f.Code == fault.DoorBusy {
-		h.Set("Retry-After", "1")
-	}
-	if f.Code == fault.DoorSlow || f.Code == fault.DoorTooLarge { // the rest of the body is not read
-		h.Set("Connection", "close")
-	}
 	w.WriteHeader(x.status)
 	_, _ = w.Write([]byte(body)) // nobody is left to tell
-}
-
-func statusOf(code fault.Code) int {
-	switch code {
-	case fault.InvalidInput:
-		return http.StatusBadRequest
-	case fault.DoorBusy:
-		return http.StatusServiceUnavailable
-	case fault.DoorSlow:
-		return http.StatusRequestTimeout
-	case fault.DoorTooLarge:
-		return http.StatusRequestEntityTooLarge
-	case fault.DoorTimeout:
-		return http.StatusGatewayTimeout
-	case fault.EgressRefused, fault.EgressAddressRefused, fault.EgressNameRefused, fault.DoorLimit:
-		return http.StatusForbidden
-	default:
-		return http.StatusBadGateway
-	}
 }

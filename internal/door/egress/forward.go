@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
@@ -335,7 +336,7 @@ func (b *requestBody) finish() {
 // to proxies, or that would tell the host who asks through whom.
 var notEndToEnd = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
-	"Transfer-Encoding", "Upgrade", "Http2-Settings", "Forwarded", "Via", "X-Real-Ip", codeHeader,
+	"Transfer-Encoding", "Upgrade", "Http2-Settings", "Forwarded", "Via", "X-Real-Ip", door.CodeHeader,
 }
 
 // endToEnd copies the headers that pass. What remains is between the program and

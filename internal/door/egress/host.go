@@ -112,18 +112,3 @@ func splitTarget(authority string, standard uint16) (string, uint16, error) {
 	port, err := parsePort(authority[i+1:])
 	return authority[:i], port, err
 }
-
-// printable makes a short line of what a stranger sent.
-func printable(s string) string {
-	const most = 260
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, s)
-	if len(s) > most {
-		s = s[:most] + "..."
-	}
-	return s
-}

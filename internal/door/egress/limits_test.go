@@ -24,7 +24,7 @@ func TestLimits(t *testing.T) {
 		eventually(t, "two open", func() bool { return r.Open() == 2 })
 		for _, request := range []string{"CONNECT example.com:443", "GET http://example.com/"} {
 			resp, body := r.ask(t, "egress", request+" HTTP/1.1\r\nHost: x\r\n\r\n")
-			if resp.StatusCode != 503 || !strings.HasPrefix(body, "DOOR_BUSY: ") || resp.Header.Get("Retry-After") == "" {
+			if resp.StatusCode != 429 || !strings.HasPrefix(body, "DOOR_BUSY: ") || resp.Header.Get("Retry-After") == "" {
 				t.Errorf("%s %s", resp.Status, body)
 			}
 		}

@@ -124,7 +124,7 @@ func TestCheckAllow(t *testing.T) {
 		t.Error(diff, err)
 	}
 	_, err = CheckAllow([]string{"ok.example", "*.example", "10.0.0.1", "metadata", "API.example."}, []string{"api.example"})
-	if fault.CodeOf(err) != fault.InvalidInput {
+	if fault.CodeOf(err) != fault.ConfigInvalid {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"*.example"`, `"10.0.0.1": it is an IP address`, `"metadata": it is not the full name`, `"api.example": it is reached`} {
@@ -136,7 +136,7 @@ func TestCheckAllow(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprintf("h%d.example", i)
 	}
-	if _, err := CheckAllow(many, nil); fault.CodeOf(err) != fault.InvalidInput {
+	if _, err := CheckAllow(many, nil); fault.CodeOf(err) != fault.ConfigInvalid {
 		t.Error(err)
 	}
 	if _, err := CheckAllow(many[1:], nil); err != nil {

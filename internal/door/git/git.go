@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/hearthd/hearth/internal/delivery/forge"
+	"github.com/hearthd/hearth/internal/delivery/gitwire"
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
@@ -69,22 +71,16 @@ type Limits struct {
 }
 
 func (l *Limits) defaults() {
-	def(&l.Concurrent, 8)
-	def(&l.RequestBytes, 64<<20)
-	def(&l.PushBytes, 2<<30)
-	def(&l.ResponseBytes, 16<<30)
-	def(&l.Duration, time.Hour)
-	def(&l.Idle, 5*time.Minute)
-	def(&l.Answer, 5*time.Minute)
+	door.Default(&l.Concurrent, 8)
+	door.Default(&l.RequestBytes, 64<<20)
+	door.Default(&l.PushBytes, 2<<30)
+	door.Default(&l.ResponseBytes, 16<<30)
+	door.Default(&l.Duration, time.Hour)
+	door.Default(&l.Idle, 5*time.Minute)
+	door.Default(&l.Answer, 5*time.Minute)
 }
 
-func def[T int | int64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
-}
-
-type door struct {
+type handler struct {
 	cfg      Config
 	upstream string
 	slots    chan struct{}
@@ -117,7 +113,7 @@ func New(cfg Config) (http.Handler, error) {
 		t.ForceAttemptHTTP2 = false // a large push is one stream: HTTP/2 windows slow it down
 		cfg.Transport = t
 	}
-	return &door{
+	return &handler{
 		cfg:      cfg,
 		upstream: strings.TrimRight(cfg.Upstream, "/"),
 		slots:    make(chan struct{}, cfg.Limits.Concurrent),
@@ -132,7 +128,7 @@ const (
 )
 
 // ServeHTTP serves one request of the sandbox's git.
-func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	select {
 	case d.slots <- struct{}{}:
 		defer func() { <-d.slots }()
@@ -142,7 +138,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), d.cfg.Limits.Duration)
 	defer cancel()
-	ex := &exchange{door: d, w: w, r: r.WithContext(ctx), rc: http.NewResponseController(w)}
+	ex := &exchange{handler: d, w: w, r: r.WithContext(ctx), rc: http.NewResponseController(w)}
 	started := time.Now() // how long a request took is wall time
 	err := ex.serve(ctx)
 	defer func() { _ = ex.rc.SetWriteDeadline(time.Time{}) }() // the connection's next request has its own
@@ -165,7 +161,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // exchange is one request and its answer.
 type exchange struct {
-	*door
+	*handler
 	w       http.ResponseWriter
 	r       *http.Request
 	rc      *http.ResponseController
@@ -180,7 +176,7 @@ func (e *exchange) serve(ctx context.Context) error {
 	if !ok {
 		e.what = "foreign"
 		return fault.New(fault.GitRepositoryRefused,
-			"This sandbox may reach only its session's repository (%s), not %s.", e.cfg.Path, printable(e.r.URL.Path, 200))
+			"This sandbox may reach only its session's repository (%s), not %s.", e.cfg.Path, door.Printable(e.r.URL.Path, 200))
 	}
 	switch {
 	case rest == "/info/refs" && e.r.Method == http.MethodGet:
@@ -236,12 +232,19 @@ func (e *exchange) infoRefs(ctx context.Context) error {
 			return err
 		}
 	}
-	resp, err := e.send(ctx, http.MethodGet, "/info/refs?service="+service, nil, -1, true)
+	resp, err := e.send(ctx, http.MethodGet, "/info/refs?service="+service, nil, -1, service == uploadPack)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	return e.passAnswer(resp, "application/x-"+service+"-advertisement")
+	pass := copyAll
+	if service == receivePack {
+		if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+			return fault.New(fault.RepositoryUnreachable, "The git host answers in an encoding that was not asked for.")
+		}
+		pass = func(w io.Writer, r io.Reader) error { return gitwire.CopyAdvertisement(w, r, pushOptions) }
+	}
+	return e.passAnswer(resp, "application/x-"+service+"-advertisement", pass)
 }
 
 func (e *exchange) fetch(ctx context.Context) error {
@@ -260,7 +263,7 @@ func (e *exchange) fetch(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close()
-	return e.passAnswer(resp, "application/x-"+uploadPack+"-result")
+	return e.passAnswer(resp, "application/x-"+uploadPack+"-result", copyAll)
 }
 
 func (e *exchange) wantType(service string) error {
@@ -320,8 +323,8 @@ func (e *exchange) send(ctx context.Context, method, path string, body io.Reader
 	return resp, nil
 }
 
-// passAnswer streams the host's answer.
-func (e *exchange) passAnswer(resp *http.Response, contentType string) error {
+// passAnswer streams the host's answer through pass.
+func (e *exchange) passAnswer(resp *http.Response, contentType string, pass func(io.Writer, io.Reader) error) error {
 	if t, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); t != contentType {
 		return fault.New(fault.RepositoryUnreachable, "The git host answered, but not as a git repository.")
 	}
@@ -331,22 +334,16 @@ func (e *exchange) passAnswer(resp *http.Response, contentType string) error {
 		}
 	}
 	e.begin()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := resp.Body.Read(buf)
-		if n > 0 {
-			if werr := e.write(buf[:n]); werr != nil {
-				return werr
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			e.outcome = "passed"
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the git host's answer: %w", err)
-		}
+	if err := pass(e, resp.Body); err != nil {
+		return fmt.Errorf("pass the git host's answer: %w", err)
 	}
+	e.outcome = "passed"
+	return nil
+}
+
+func copyAll(w io.Writer, r io.Reader) error {
+	_, err := io.CopyBuffer(w, r, make([]byte, 64<<10))
+	return err
 }
 
 func (e *exchange) begin() {
@@ -358,19 +355,21 @@ func (e *exchange) begin() {
 	_ = e.rc.Flush() // the next write tells
 }
 
-func (e *exchange) write(p []byte) error {
+// Write gives the sandbox a piece of the answer, at once and within the limits.
+func (e *exchange) Write(p []byte) (int, error) {
 	e.out += int64(len(p))
 	if e.out > e.cfg.Limits.ResponseBytes {
-		return fault.New(fault.DoorTooLarge, "The git host's answer is larger than may pass.")
+		return 0, fault.New(fault.DoorTooLarge, "The git host's answer is larger than may pass.")
 	}
 	_ = e.rc.SetWriteDeadline(time.Now().Add(e.cfg.Limits.Idle)) // a socket deadline is wall time
-	if _, err := e.w.Write(p); err != nil {
-		return fmt.Errorf("answer the sandbox: %w", err)
+	n, err := e.w.Write(p)
+	if err == nil {
+		err = e.rc.Flush()
 	}
-	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("answer the sandbox: %w", err)
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return n, fmt.Errorf("answer the sandbox: %w", err)
 	}
-	return nil
+	return n, nil
 }
 
 // body is the request's body with its limits.

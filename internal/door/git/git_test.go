@@ -386,17 +386,6 @@ func TestGzipFetch(t *testing.T) {
 	b.must(dir, "fetch", "--refetch", "origin")
 }
 
-func TestPushOptions(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, files, nil)
-	forgetest.Hook(t, b.repo.Dir, "pre-receive", `echo "option: $GIT_PUSH_OPTION_0"`+"\n")
-	dir := b.clone()
-	b.commit(dir, "c.txt", "c\n")
-	if out := b.must(dir, "push", "-o", "ci.skip", "origin", "HEAD:refs/heads/"+branch); !strings.Contains(out, "remote: option: ci.skip") {
-		t.Errorf("git prints %s", out)
-	}
-}
-
 func TestHookRefusal(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, files, nil)

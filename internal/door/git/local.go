@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
@@ -72,7 +73,7 @@ func (l *local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.log.WarnContext(ctx, "fetch of packed work broken", "error", err)
 		panic(http.ErrAbortHandler) // the client must not take what it got for the whole
 	default:
-		l.log.InfoContext(ctx, "fetch of packed work refused", "method", r.Method, "path", printable(r.URL.Path, 200), "error", err)
+		l.log.InfoContext(ctx, "fetch of packed work refused", "method", r.Method, "path", door.Printable(r.URL.Path, 200), "error", err)
 		refuse(w, err)
 	}
 }
@@ -138,7 +139,7 @@ func (l *local) run(ctx context.Context, a *localAnswer, args []string, protocol
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
-	words := printable(said.String(), 1000)
+	words := door.Printable(said.String(), 1000)
 	switch {
 	case err == nil:
 		if words != "" {

@@ -10,13 +10,25 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hearthd/hearth/internal/delivery/gitwire"
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
 const settleTimeout = 30 * time.Second
+
+// pushOptions is the capability by which a push carries words for the host's
+// hooks. On some hosts these merge, or make a repository public: they do not pass.
+const pushOptions = "push-options"
+
+// passCapabilities are those of a client that the host hears of (gitprotocol-capabilities(5)).
+var passCapabilities = []string{
+	"report-status", "report-status-v2", "side-band", "side-band-64k", "delete-refs", "ofs-delta", "atomic", "quiet", "object-format", "agent", "session-id",
+}
 
 const resultType = "application/x-" + receivePack + "-result"
 
@@ -42,6 +54,9 @@ func (e *exchange) push(ctx context.Context) error {
 	}
 	if p.Signed {
 		return e.report(p, body, &gitwire.Report{Unpack: "hearth: signed pushes do not pass this door; push without --signed"})
+	}
+	if p.Has(pushOptions) && len(p.Options) > 0 {
+		return e.report(p, body, refuseAll(p, "push options do not pass this door; push without --push-option and push.pushOption"))
 	}
 	select {
 	case e.pushing <- struct{}{}:
@@ -195,7 +210,8 @@ func (e *exchange) report(p *gitwire.Push, body io.Reader, rep *gitwire.Report, 
 	}
 	e.answerHead()
 	e.begin()
-	return e.write(encodeReport(p, rep))
+	_, err := e.Write(encodeReport(p, rep))
+	return err
 }
 
 // encodeReport wraps the report as the client asked for it.
@@ -268,10 +284,16 @@ func (r relayed) id(asked string) string {
 // sandbox at once, the report does not.
 func (e *exchange) relay(ctx context.Context, p *gitwire.Push, v verdict, pack io.Reader) relayed {
 	c := *v.pass
-	head := p.Append(nil, []gitwire.Command{c})
+	asked := gitwire.Push{Shallow: p.Shallow, Commands: []gitwire.Command{c}}
+	for _, name := range p.Capabilities {
+		if bare, _, _ := strings.Cut(name, "="); slices.Contains(passCapabilities, bare) {
+			asked.Capabilities = append(asked.Capabilities, name)
+		}
+	}
+	head := asked.Append(nil)
 	fail := func(err error) relayed {
 		return relayed{
-			status: gitwire.RefStatus{Ref: c.Ref, Reason: "hearth: " + printable(fault.From(err).Sentence(), 400)},
+			status: gitwire.RefStatus{Ref: c.Ref, Reason: "hearth: " + door.Printable(fault.From(err).Sentence(), 400)},
 			unpack: "ok", err: err,
 		}
 	}
@@ -294,13 +316,14 @@ func (e *exchange) relay(ctx context.Context, p *gitwire.Push, v verdict, pack i
 		err = gitwire.Demux(resp.Body, &boundedBuffer{&report}, func(words []byte) error {
 			e.answerHead()
 			e.begin()
-			return e.write(gitwire.AppendBand(nil, 2, words, !p.Has("side-band-64k")))
+			_, err := e.Write(gitwire.AppendBand(nil, 2, words, !p.Has("side-band-64k")))
+			return err
 		})
 	} else {
 		_, err = io.Copy(&boundedBuffer{&report}, resp.Body)
 	}
 	if text, ok := gitwire.AsRemote(err); ok {
-		err = fault.Wrap(err, fault.PushRefused, "The git host says: %s", printable(text, 400))
+		err = fault.Wrap(err, fault.PushRefused, "The git host says: %s", door.Printable(text, 400))
 	}
 	rep, rerr := gitwire.ReadReport(&report)
 	if rerr != nil {
@@ -395,7 +418,7 @@ func (e *exchange) aboveFloor(ctx context.Context, old, candidate string, body i
 	ok, err := e.cfg.Descends(ctx, floor, candidate, f)
 	switch {
 	case err != nil:
-		return body, done, printable(fault.From(err).Sentence(), 300), err
+		return body, done, door.Printable(fault.From(err).Sentence(), 300), err
 	case !ok:
 		return body, done, "this would remove other people's commits from the branch; pull them in first", nil
 	}

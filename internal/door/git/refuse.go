@@ -7,8 +7,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"unicode"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
@@ -25,7 +25,7 @@ func refuse(w http.ResponseWriter, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("Hearth-Code", string(f.Code))
+	h.Set(door.CodeHeader, string(f.Code))
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, "hearth: "+f.Sentence()+" ("+string(f.Code)+")\n")
 }
@@ -47,7 +47,7 @@ func statusError(resp *http.Response) error {
 	said := ""
 	if t, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); t == "text/plain" {
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 2048)) // decoration: what can be read of it is enough
-		if s := printable(string(b), 500); s != "" {
+		if s := door.Printable(string(b), 500); s != "" {
 			said = " It says: " + s
 		}
 	}
@@ -65,19 +65,4 @@ func statusError(resp *http.Response) error {
 	default:
 		return fault.New(fault.RepositoryUnreachable, "The git host answers with status %d.%s", c, said)
 	}
-}
-
-// printable makes text from elsewhere fit for one line.
-func printable(s string, n int) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "�"))
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > n {
-		s = strings.ToValidUTF8(s[:n], "") + "…"
-	}
-	return s
 }

@@ -40,9 +40,19 @@ var (
 	isToken = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]{0,512}$`)
 )
 
-// A model's id: slashes are in the ids of routers and local servers. What
-// [cleanPath] refuses never gets here.
-const modelID = `(?P<model>[A-Za-z0-9][A-Za-z0-9._:@/-]{0,255})`
+// Ids of models, as they stand in the escaped path; at most [maxModelID] bytes.
+const (
+	maxModelID = 256
+
+	segment       = `[A-Za-z0-9][A-Za-z0-9._:@-]*`
+	geminiSegment = `[A-Za-z0-9][A-Za-z0-9._@-]*` // a colon begins a method there
+
+	// The SDKs of Anthropic and OpenAI escape the slashes in ids of routers and local servers.
+	modelID = `(?P<model>` + segment + `(?:%2[Ff]` + segment + `){0,3})`
+	// Google's SDK does not, and asks for nothing of such a model but its methods.
+	geminiID       = `(?P<model>` + geminiSegment + `)`
+	geminiRouterID = `(?P<model>` + geminiSegment + `(?:/` + geminiSegment + `)?)`
+)
 
 func at(pattern string) *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) }
 
@@ -63,17 +73,17 @@ var calls = map[Dialect][]call{
 		{method: http.MethodGet, path: at(`/v1/models/` + modelID)},
 	},
 	Gemini: {
-		{method: http.MethodPost, path: at(`/v1beta/models/` + modelID + `:generateContent`), drop: []string{"key"}, kind: kindGemini},
-		{method: http.MethodPost, path: at(`/v1beta/models/` + modelID + `:streamGenerateContent`),
+		{method: http.MethodPost, path: at(`/v1beta/models/` + geminiRouterID + `:generateContent`), drop: []string{"key"}, kind: kindGemini},
+		{method: http.MethodPost, path: at(`/v1beta/models/` + geminiRouterID + `:streamGenerateContent`),
 			query: map[string]*regexp.Regexp{"alt": isSSE}, drop: []string{"key"}, kind: kindGemini},
-		{method: http.MethodPost, path: at(`/v1beta/models/` + modelID + `:countTokens`), drop: []string{"key"}},
-		{method: http.MethodPost, path: at(`/v1beta/models/` + modelID + `:embedContent`), drop: []string{"key"}, kind: kindEmbed},
+		{method: http.MethodPost, path: at(`/v1beta/models/` + geminiRouterID + `:countTokens`), drop: []string{"key"}},
+		{method: http.MethodPost, path: at(`/v1beta/models/` + geminiRouterID + `:embedContent`), drop: []string{"key"}, kind: kindEmbed},
 		{method: http.MethodGet, path: at(`/v1beta/models`), query: map[string]*regexp.Regexp{"pageSize": isWord, "pageToken": isToken}, drop: []string{"key"}},
-		{method: http.MethodGet, path: at(`/v1beta/models/` + modelID), drop: []string{"key"}},
+		{method: http.MethodGet, path: at(`/v1beta/models/` + geminiID), drop: []string{"key"}},
 	},
 }
 
-// splitDialect takes the dialect off a path.
+// splitDialect takes the dialect off an escaped path.
 func splitDialect(path string) (Dialect, string) {
 	first, rest, found := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if found {
@@ -82,28 +92,17 @@ func splitDialect(path string) (Dialect, string) {
 	return Dialect(first), rest
 }
 
-// cleanPath tells whether a path means the same to every server: nothing
-// escaped, no empty and no dot segments.
-func cleanPath(u *url.URL) bool {
-	if u.EscapedPath() != u.Path || strings.ContainsAny(u.Path, `%\;`) || strings.Contains(u.Path, "//") {
-		return false
-	}
-	return !slices.ContainsFunc(strings.Split(u.Path, "/"), func(s string) bool { return s == "." || s == ".." })
-}
-
 // passed is a request that is on the list.
 type passed struct {
 	kind  kind
-	path  string // below the dialect
+	path  string // below the dialect, escaped
 	query string
 	model string // when the path names it
 }
 
-// match finds a request on the list of its dialect.
+// match finds a request on the list of its dialect. path is what was asked for
+// below the dialect, escaped: the patterns know each byte of it.
 func match(dialect Dialect, path string, r *http.Request) (passed, bool) {
-	if !cleanPath(r.URL) {
-		return passed{}, false
-	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return passed{}, false
@@ -122,7 +121,9 @@ func match(dialect Dialect, path string, r *http.Request) (passed, bool) {
 		}
 		p := passed{kind: c.kind, path: path, query: query}
 		if i := c.path.SubexpIndex("model"); i >= 0 {
-			p.model = m[i]
+			if p.model, err = url.PathUnescape(m[i]); err != nil || len(p.model) > maxModelID {
+				return passed{}, false
+			}
 		}
 		return p, true
 	}

@@ -3,67 +3,107 @@ package model
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
+	"strings"
 )
 
 const includeUsage = `{"include_usage":true}`
 
 // askForUsage makes a streaming Chat request ask for its usage
 // (stream_options.include_usage). The rest of the body stays as it is, byte for
-// byte. It gives false when there is nothing to add: no stream, asked for
-// already, or not a JSON object, which the provider will say.
-func askForUsage(body []byte) ([]byte, bool) {
-	dec := json.NewDecoder(bytes.NewReader(body))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, false
+// byte, and is not copied: what is to be sent comes in pieces. It gives false, and
+// the body, when there is nothing to add: no stream, asked for already, or not a
+// JSON object, which the provider will say.
+func askForUsage(body []byte) (sent [][]byte, asks bool) {
+	sent = [][]byte{body}
+	start := bytes.IndexByte(body, '{') + 1
+	if start == 0 || !json.Valid(body) || len(bytes.TrimLeft(body[:start-1], " \t\r\n")) > 0 {
+		return sent, false
 	}
-	first := dec.InputOffset()
-	var stream bool
-	var options json.RawMessage
-	var optionsEnd int64
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return nil, false
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, false
-		}
+	var stream, found bool
+	var at, end int // of the options
+	for key, value := range members(body, start) {
 		switch key {
 		case "stream":
-			stream = bytes.Equal(value, []byte("true"))
+			stream = string(body[value[0]:value[1]]) == "true"
 		case "stream_options":
-			options, optionsEnd = value, dec.InputOffset()
+			found, at, end = true, value[0], value[1]
 		}
 	}
 	if !stream {
-		return nil, false
+		return sent, false
 	}
-	if options == nil {
-		out := make([]byte, 0, len(body)+len(includeUsage)+24)
-		out = append(out, body[:first]...)
-		out = append(out, `"stream_options":`+includeUsage+`,`...)
-		return append(out, body[first:]...), true
+	if !found {
+		return [][]byte{body[:start], []byte(`"stream_options":` + includeUsage + `,`), body[start:]}, true
 	}
 	fields := map[string]json.RawMessage{}
-	if json.Unmarshal(options, &fields) != nil { // null is an empty map
-		return nil, false
+	if json.Unmarshal(body[at:end], &fields) != nil || string(fields["include_usage"]) == "true" {
+		return sent, false
 	}
-	if bytes.Equal(fields["include_usage"], []byte("true")) {
-		return nil, false
-	}
-	if fields == nil {
+	if fields == nil { // of null
 		fields = map[string]json.RawMessage{}
 	}
 	fields["include_usage"] = json.RawMessage("true")
-	value, err := json.Marshal(fields)
+	options, err := json.Marshal(fields)
 	if err != nil {
-		return nil, false
+		return sent, false
 	}
-	out := make([]byte, 0, len(body)+len(value))
-	out = append(out, body[:optionsEnd-int64(len(options))]...)
-	out = append(out, value...)
-	return append(out, body[optionsEnd:]...), true
+	return [][]byte{body[:at], options, body[end:]}, true
+}
+
+// members gives the members of a JSON object that is known to be valid, and that
+// begins before start: each key, and where its value begins and ends.
+func members(body []byte, start int) iter.Seq2[string, [2]int] {
+	return func(yield func(string, [2]int) bool) {
+		for i := start; ; {
+			from := i + bytes.IndexByte(body[i:], '"')
+			if from < i || bytes.IndexByte(body[i:from], '}') >= 0 {
+				return // no member is left
+			}
+			to := skipValue(body, from)
+			var key string
+			if json.Unmarshal(body[from:to], &key) != nil {
+				return
+			}
+			i = to + bytes.IndexByte(body[to:], ':') + 1
+			for strings.IndexByte(" \t\r\n", body[i]) >= 0 {
+				i++
+			}
+			end := skipValue(body, i)
+			if !yield(key, [2]int{i, end}) {
+				return
+			}
+			i = end
+		}
+	}
+}
+
+// skipValue is the end of the value that begins at i, in valid JSON.
+func skipValue(body []byte, i int) int {
+	depth := 0
+	for ; i < len(body); i++ {
+		switch body[i] {
+		case '"':
+			for i++; body[i] != '"'; i++ {
+				if body[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		default:
+			// Within a number or a word the value goes on to what cannot be in one.
+			if depth > 0 || i+1 < len(body) && strings.IndexByte(" \t\r\n,}]", body[i+1]) < 0 {
+				continue
+			}
+		}
+		if depth <= 0 {
+			return i + 1
+		}
+	}
+	return i
 }
 
 // modelOf is the model that a request body asks for.

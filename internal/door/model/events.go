@@ -3,19 +3,21 @@ package model
 import "bytes"
 
 // maxEvent bounds what is kept of one server-sent event, and of one JSON
-// answer, to read the usage from: 8 MiB. Larger ones pass unread.
+// answer, to read the usage from: 8 MiB. Larger ones, and those for which there
+// is no memory, pass unread.
 const maxEvent = 8 << 20
 
 // splitter cuts a stream into server-sent events (WHATWG HTML, section 9.2). A
 // bare carriage return does not end a line here: no provider sends one.
 type splitter struct {
-	max   int
+	max   int64
+	held  *holding // memory for buf
 	buf   []byte
 	blank bool // nothing but carriage returns since the last line feed
 	large bool // in an event that is too large to keep
 }
 
-func newSplitter() *splitter { return &splitter{max: maxEvent, blank: true} }
+func newSplitter(held *holding) *splitter { return &splitter{max: maxEvent, held: held, blank: true} }
 
 // feed takes bytes and gives events with their ends, in order. whole is false
 // for the pieces of an event that is too large. What emit gets is valid during
@@ -40,14 +42,16 @@ func (s *splitter) feed(p []byte, emit func(raw []byte, whole bool)) {
 }
 
 func (s *splitter) keep(p []byte, emit func(raw []byte, whole bool)) {
-	if len(s.buf)+len(p) > s.max {
+	need := int64(len(s.buf) + len(p))
+	grown, err := s.held.grow(s.buf, need, s.max)
+	if need > s.max || err != nil {
 		s.large = true
 		emit(s.buf, false)
 		emit(p, false)
 		s.buf = s.buf[:0]
 		return
 	}
-	s.buf = append(s.buf, p...)
+	s.buf = append(grown, p...)
 }
 
 // rest gives what is left when the stream ended without a blank line.

@@ -11,17 +11,22 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/secret"
 )
 
 // maxErrorBody bounds a provider's error answer, which is read whole.
 const maxErrorBody = 4 << 20
+
+// maxWords bounds in bytes what is told of a stranger's words.
+const maxWords = 300
 
 // exchange is one request and its answer.
 type exchange struct {
@@ -34,8 +39,9 @@ type exchange struct {
 	key     secret.Secret
 	started time.Time
 
-	in, out int64 // bytes of the bodies
-	status  int   // what the agent got; 0: nothing
+	held    *holding // memory
+	in, out int64    // bytes of the bodies
+	status  int      // what the agent got; 0: nothing
 	fault   *fault.Error
 	cut     bool // the answer began and did not come to its end
 	usage   *Usage
@@ -46,8 +52,10 @@ var errCut = errors.New("answer cut")
 
 // ServeHTTP takes a call of the agent. The request's context ending ends the exchange.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	dialect, path := splitDialect(r.URL.Path)
-	x := &exchange{door: d, w: w, rc: http.NewResponseController(w), dialect: dialect, started: d.cfg.Now()}
+	dialect, path := splitDialect(r.URL.EscapedPath())
+	x := &exchange{door: d, w: w, rc: http.NewResponseController(w), dialect: dialect, started: d.cfg.Now(),
+		held: &holding{session: d.memory, server: d.cfg.Memory}}
+	defer x.held.release()
 	select {
 	case d.slots <- struct{}{}:
 	default:
@@ -90,7 +98,7 @@ func (x *exchange) serve(ctx context.Context, r *http.Request, path string) erro
 	}
 	var ok bool
 	if x.call, ok = match(x.dialect, path, r); !ok {
-		return fault.New(fault.ModelPathRefused, "The model door does not pass %s %s.", printable(r.Method), printable(r.URL.Path))
+		return fault.New(fault.ModelPathRefused, "The model door does not pass %s %s.", door.Printable(r.Method, maxWords), door.Printable(r.URL.Path, maxWords))
 	}
 	if x.route, ok = x.door.cfg.Routes[x.dialect]; !ok {
 		return fault.New(fault.ModelKeyMissing, "This session has no model provider for the calls of %q.", x.dialect)
@@ -119,19 +127,21 @@ func (x *exchange) readBody(r *http.Request) ([]byte, error) {
 	}
 	// Not every writer has deadlines; those of a door have.
 	_ = x.rc.SetReadDeadline(time.Now().Add(limits.Body)) // a socket deadline is wall time
-	var buf bytes.Buffer
-	n, err := io.Copy(&buf, io.LimitReader(r.Body, limits.RequestBytes+1))
-	x.in = n
+	body, err := x.held.readAll(r.Body, r.ContentLength, limits.RequestBytes)
+	x.in = int64(len(body))
+	var f *fault.Error
 	switch {
+	case errors.As(err, &f): // no memory
+		return nil, f
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fault.Wrap(err, fault.DoorSlow, "The request was not there after %s.", limits.Body)
 	case err != nil:
 		return nil, fmt.Errorf("read request: %w", errors.Join(errCut, err))
-	case n > limits.RequestBytes:
+	case x.in > limits.RequestBytes:
 		return nil, tooLarge
 	}
 	_ = x.rc.SetReadDeadline(time.Time{})
-	return buf.Bytes(), nil
+	return body, nil
 }
 
 func (x *exchange) getKey(ctx context.Context) error {
@@ -166,12 +176,10 @@ func (x *exchange) exchange(ctx context.Context, r *http.Request, body []byte) e
 	})
 	defer idle.Stop()
 
-	sent, encoding, hide := body, r.Header.Get("Content-Encoding"), false
+	encoding := r.Header.Get("Content-Encoding")
+	sent, hide := [][]byte{body}, false
 	if x.call.kind == kindChat && !x.door.plainChat.Load() {
-		plain, enc := x.unzip(body, encoding)
-		if with, ok := askForUsage(plain); ok {
-			sent, encoding, hide = with, enc, true
-		}
+		body, encoding, sent, hide = x.askForUsage(body, encoding)
 	}
 	resp, err := x.send(ctx, r, sent, encoding)
 	if err != nil {
@@ -185,7 +193,7 @@ func (x *exchange) exchange(ctx context.Context, r *http.Request, body []byte) e
 		if bytes.Contains(data, []byte("stream_options")) {
 			x.door.plainChat.Store(true)
 			hide = false
-			if resp, err = x.send(ctx, r, body, r.Header.Get("Content-Encoding")); err != nil {
+			if resp, err = x.send(ctx, r, [][]byte{body}, encoding); err != nil {
 				return x.ended(ctx, err)
 			}
 		} else {
@@ -204,36 +212,55 @@ func (x *exchange) exchange(ctx context.Context, r *http.Request, body []byte) e
 	}
 }
 
-// unzip gives a gzip request plain, when it fits the limit.
-func (x *exchange) unzip(body []byte, encoding string) ([]byte, string) {
+// askForUsage makes a Chat request ask for its usage, where it can be read. It
+// gives the body from now on, its encoding, and what is to be sent of it.
+func (x *exchange) askForUsage(body []byte, encoding string) (_ []byte, _ string, sent [][]byte, hide bool) {
 	if !strings.EqualFold(encoding, "gzip") {
-		return body, encoding
+		sent, hide = askForUsage(body)
+		return body, encoding, sent, hide
 	}
-	z, err := gzip.NewReader(bytes.NewReader(body))
-	if err != nil {
-		return body, encoding
+	plain := x.unzip(body)
+	if sent, hide = askForUsage(plain); hide {
+		x.held.give(body)
+		return plain, "", sent, true
 	}
-	plain, err := io.ReadAll(io.LimitReader(z, x.door.cfg.Limits.RequestBytes+1))
-	if err != nil || int64(len(plain)) > x.door.cfg.Limits.RequestBytes {
-		return body, encoding
-	}
-	return plain, ""
+	x.held.give(plain)
+	return body, encoding, [][]byte{body}, false
 }
 
-func (x *exchange) send(ctx context.Context, r *http.Request, body []byte, encoding string) (*http.Response, error) {
+// unzip gives a gzip request plain; nil when it does not fit the limits.
+func (x *exchange) unzip(body []byte) []byte {
+	z, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return nil
+	}
+	most := x.door.cfg.Limits.RequestBytes
+	plain, err := x.held.readAll(z, -1, most)
+	if err != nil || int64(len(plain)) > most {
+		x.held.give(plain)
+		return nil
+	}
+	return plain
+}
+
+func (x *exchange) send(ctx context.Context, r *http.Request, body [][]byte, encoding string) (*http.Response, error) {
 	u := *x.route.BaseURL
 	path := x.call.path
 	if x.dialect == OpenAI { // its base has the version
 		path = strings.TrimPrefix(path, "/v1")
 	}
-	u.Path, u.RawPath = strings.TrimRight(u.Path, "/")+path, ""
+	u.RawPath = strings.TrimRight(u.EscapedPath(), "/") + path
+	var err error
+	if u.Path, err = url.PathUnescape(u.RawPath); err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
 	u.RawQuery, u.Fragment, u.User = x.call.query, "", nil
-	out, err := http.NewRequestWithContext(ctx, r.Method, u.String(), bytes.NewReader(body))
+	out, err := http.NewRequestWithContext(ctx, r.Method, u.String(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}
-	if r.Method == http.MethodGet {
-		out.Body, out.GetBody, out.ContentLength = nil, nil, 0
+	if r.Method != http.MethodGet {
+		giveBody(out, body)
 	}
 	passHeaders(out.Header, r.Header, requestHeaders, requestPrefixes)
 	out.Header.Del("Content-Encoding")
@@ -255,6 +282,8 @@ func (x *exchange) ended(ctx context.Context, err error) error {
 		return f
 	} else if cause != nil {
 		return errors.Join(errCut, cause)
+	} else if errors.As(err, &f) { // a limit of the door's own
+		return f
 	}
 	return unreachable(err)
 }
@@ -280,21 +309,28 @@ func (x *exchange) errorBody(ctx context.Context, resp *http.Response) ([]byte, 
 	if err != nil {
 		return nil, x.ended(ctx, err)
 	}
-	data, err := io.ReadAll(io.LimitReader(src, maxErrorBody+1))
+	data, err := x.held.readAll(src, -1, maxErrorBody)
 	if err != nil {
 		return nil, x.ended(ctx, err)
 	}
 	if len(data) > maxErrorBody {
 		return nil, fault.New(fault.ModelUnreachable, "The model provider's error answer (%d) is larger than %d bytes.", resp.StatusCode, maxErrorBody)
 	}
-	return x.mask(data), nil
+	return x.mask().body(data), nil
 }
 
-func (x *exchange) mask(data []byte) []byte {
-	if key := x.key.Reveal(); len(key) >= 8 {
-		return bytes.ReplaceAll(data, []byte(key), []byte(secret.Hidden))
+// mask finds the exchange's key, which may change from one to the next.
+func (x *exchange) mask() *masker {
+	key := x.key.Reveal()
+	if key == "" {
+		return &masker{}
 	}
-	return data
+	m := x.door.mask.Load()
+	if m == nil || m.key != key {
+		m = newMasker(key)
+		x.door.mask.Store(m)
+	}
+	return m
 }
 
 // passError passes an error answer on, and tells of a refused key.
@@ -344,7 +380,7 @@ func providerWords(data []byte) string {
 	} else if said == "" && json.Unmarshal(v.Error, &said) != nil {
 		return "."
 	}
-	if said = printable(said); said == "" {
+	if said = door.Printable(said, maxWords); said == "" {
 		return "."
 	}
 	return ": " + said
@@ -356,7 +392,7 @@ func (x *exchange) head(resp *http.Response, length int64) {
 	passHeaders(h, resp.Header, responseHeaders, responsePrefixes)
 	for name, values := range h {
 		for i, v := range values {
-			h[name][i] = string(x.mask([]byte(v)))
+			h[name][i] = x.mask().text(v)
 		}
 	}
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" {
@@ -381,7 +417,7 @@ func (x *exchange) passAnswer(ctx context.Context, resp *http.Response, body []b
 		return x.ended(ctx, err)
 	}
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")) // an unreadable one is no event stream
-	rd := newReader(x.call.kind, media == "text/event-stream", hide)
+	rd := newReader(x.call.kind, media == "text/event-stream", hide, x.held)
 	length := resp.ContentLength
 	if x.call.kind.metered() {
 		length = -1 // the agent knows the end only after OnUsage has returned
@@ -403,8 +439,7 @@ func (x *exchange) passAnswer(ctx context.Context, resp *http.Response, body []b
 			u.Model = x.call.model
 		}
 		if u.Model == "" {
-			plain, _ := x.unzip(body, "")
-			u.Model = modelOf(plain)
+			u.Model = modelOf(body)
 		}
 		x.usage = &u
 		if x.door.cfg.OnUsage != nil {
@@ -466,15 +501,15 @@ func (x *exchange) copyAnswer(ctx context.Context, src io.Reader, rd *reader, id
 
 // refuse answers with an error of the door's own.
 func (x *exchange) refuse(f *fault.Error) {
-	x.fault, x.status = f, statusOf(f.Code)
+	x.fault, x.status = f, door.Status(f.Code)
 	answerFault(x.w, x.dialect, x.status, f)
 }
 
 // audit writes the exchange's line.
 func (x *exchange) audit(r *http.Request) {
 	attrs := []slog.Attr{
-		slog.String("dialect", printable(string(x.dialect))), slog.String("method", printable(r.Method)),
-		slog.String("path", printable(r.URL.Path)), slog.String("route", x.route.Name), slog.Int("status", x.status),
+		slog.String("dialect", door.Printable(string(x.dialect), maxWords)), slog.String("method", door.Printable(r.Method, maxWords)),
+		slog.String("path", door.Printable(r.URL.Path, maxWords)), slog.String("route", x.route.Name), slog.Int("status", x.status),
 		slog.Int64("requestBytes", x.in), slog.Int64("responseBytes", x.out),
 		slog.Duration("took", x.door.cfg.Now().Sub(x.started)),
 	}
@@ -483,31 +518,15 @@ func (x *exchange) audit(r *http.Request) {
 		level = slog.LevelWarn
 		attrs = append(attrs, slog.String("code", string(x.fault.Code)))
 		if cause := x.fault.Unwrap(); cause != nil {
-			attrs = append(attrs, slog.String("error", string(x.mask([]byte(cause.Error())))))
+			attrs = append(attrs, slog.String("error", x.mask().text(cause.Error())))
 		}
 	}
 	if x.cut {
 		attrs = append(attrs, slog.Bool("cut", true))
 	}
 	if u := x.usage; u != nil {
-		attrs = append(attrs, slog.String("model", printable(u.Model)), slog.Int64("input", u.Input), slog.Int64("output", u.Output),
+		attrs = append(attrs, slog.String("model", door.Printable(u.Model, maxWords)), slog.Int64("input", u.Input), slog.Int64("output", u.Output),
 			slog.Int64("cacheRead", u.CacheRead), slog.Int64("cacheWrite", u.CacheWrite), slog.Bool("estimated", u.Estimated))
 	}
 	x.door.cfg.Log.LogAttrs(r.Context(), level, "model exchange", attrs...)
-}
-
-// printable makes a short line of what a stranger sent.
-func printable(s string) string {
-	const most = 300
-	s = strings.ToValidUTF8(s, "?")
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return strings.TrimSpace(s)
 }

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hearthd/hearth/internal/door"
 	"github.com/hearthd/hearth/internal/secret"
 )
 
@@ -59,32 +60,21 @@ type Limits struct {
 	Concurrency   int           // open exchanges: 16
 	RequestBytes  int64         // of one request body: 32 MiB
 	ResponseBytes int64         // of one answer: 64 MiB
+	MemoryBytes   int64         // held of all open exchanges: their requests, and what usage is read from: 64 MiB
 	Body          time.Duration // until the request body is there: 1 min
 	Idle          time.Duration // without a byte from the provider, or none taken by the agent: 10 min
 	Total         time.Duration // of one exchange: 2 h
 	Requests      int64         // exchanges in the door's life: no limit
 }
 
-func (l Limits) withDefaults() Limits {
-	if l.Concurrency <= 0 {
-		l.Concurrency = 16
-	}
-	if l.RequestBytes <= 0 {
-		l.RequestBytes = 32 << 20
-	}
-	if l.ResponseBytes <= 0 {
-		l.ResponseBytes = 64 << 20
-	}
-	if l.Body <= 0 {
-		l.Body = time.Minute
-	}
-	if l.Idle <= 0 {
-		l.Idle = 10 * time.Minute
-	}
-	if l.Total <= 0 {
-		l.Total = 2 * time.Hour
-	}
-	return l
+func (l *Limits) defaults() {
+	door.Default(&l.Concurrency, 16)
+	door.Default(&l.RequestBytes, 32<<20)
+	door.Default(&l.ResponseBytes, 64<<20)
+	door.Default(&l.MemoryBytes, 64<<20)
+	door.Default(&l.Body, time.Minute)
+	door.Default(&l.Idle, 10*time.Minute)
+	door.Default(&l.Total, 2*time.Hour)
 }
 
 // Usage is what one answered call used. The four counts do not overlap: Input is
@@ -124,20 +114,28 @@ type Config struct {
 	// must return soon and not call into the door.
 	OnOpen func(open int)
 
+	// Memory is shared by all doors of a server; nil: one of [ServerMemory] bytes of this door's own.
+	Memory    *door.Memory
 	Limits    Limits
 	Transport http.RoundTripper // nil: one shared by all doors of the process
 	Log       *slog.Logger      // nil: no log
 	Now       func() time.Time  // nil: time.Now
 }
 
+// ServerMemory is what the model doors of one server should hold together, in bytes.
+const ServerMemory = 256 << 20
+
 // Door is the model door of one session.
 type Door struct {
-	cfg   Config
-	slots chan struct{}
-	taken atomic.Int64
+	cfg    Config
+	memory *door.Memory // of this session, beside the server's
+	slots  chan struct{}
+	taken  atomic.Int64
 
 	mu   sync.Mutex
 	open int
+
+	mask atomic.Pointer[masker] // of the key that was used last
 
 	// plainChat: the provider refused stream_options, so that it is not sent again.
 	plainChat atomic.Bool
@@ -145,7 +143,7 @@ type Door struct {
 
 // New makes a door. It holds no goroutine and need not be closed.
 func New(cfg Config) *Door {
-	cfg.Limits = cfg.Limits.withDefaults()
+	cfg.Limits.defaults()
 	if cfg.Transport == nil {
 		cfg.Transport = sharedTransport()
 	}
@@ -155,7 +153,10 @@ func New(cfg Config) *Door {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Door{cfg: cfg, slots: make(chan struct{}, cfg.Limits.Concurrency)}
+	if cfg.Memory == nil {
+		cfg.Memory = door.NewMemory(ServerMemory)
+	}
+	return &Door{cfg: cfg, memory: door.NewMemory(cfg.Limits.MemoryBytes), slots: make(chan struct{}, cfg.Limits.Concurrency)}
 }
 
 // Open is the number of exchanges that are not answered to their end.

@@ -273,6 +273,17 @@ func TestWhatGoesOut(t *testing.T) {
 				"Content-Type": "application/json", "Accept-Encoding": "identity", "Content-Length": "2"},
 		},
 		{
+			name: "a router's model at a Gemini endpoint", method: "POST", path: "/gemini/v1beta/models/vendor/m-1.5:generateContent",
+			want: "POST /v1beta/models/vendor/m-1.5:generateContent",
+			wantHeaders: map[string]string{"X-Goog-Api-Key": canary, "User-Agent": "Go-http-client/1.1",
+				"Content-Type": "application/json", "Accept-Encoding": "identity", "Content-Length": "2"},
+		},
+		{
+			name: "a slash in an id as the SDKs write it", method: "GET", path: "/openai/v1/models/accounts%2Fx%2fmodels%2Fm:8b",
+			want:        "GET /v1/models/accounts%2Fx%2fmodels%2Fm:8b",
+			wantHeaders: map[string]string{"Authorization": "Bearer " + canary, "User-Agent": "Go-http-client/1.1", "Content-Type": "application/json", "Accept-Encoding": "identity"},
+		},
+		{
 			name: "no key wanted", method: "GET", path: "/openai/v1/models?client_version=1.2",
 			change: func(c *model.Config) {
 				c.Routes[model.OpenAI] = model.Route{BaseURL: c.Routes[model.OpenAI].BaseURL, Auth: model.AuthNone}
@@ -301,6 +312,9 @@ func TestWhatGoesOut(t *testing.T) {
 				req.Header.Set(k, v)
 			}
 			resp, _ := do(t, req)
+			if got == nil {
+				t.Fatalf("did not pass: %s", resp.Status)
+			}
 			if diff := cmp.Diff(tc.want, got.Method+" "+got.RequestURI); diff != "" {
 				t.Error(diff)
 			}
@@ -342,6 +356,24 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/anthropic/v1/models/../files"},
 		{"GET", "/anthropic/v1/models/a%2f..%2f..%2ffiles"},
 		{"GET", "/anthropic/v1/models/x/./y"},
+		{"GET", "/anthropic/v1/models/claude-x/files"},
+		{"GET", "/anthropic/v1/models/a%2F.."},
+		{"GET", "/anthropic/v1/models/a%2f"},
+		{"GET", "/anthropic/v1/models/%2fa"},
+		{"GET", "/anthropic/v1/models/a%252fb"},
+		{"GET", "/anthropic/v1/models/a%3ab"},
+		{"GET", "/openai/v1/models/ft/jobs/events"},
+		{"GET", "/openai/v1/models/vendor/model"},
+		{"GET", "/openai/v1/models/vendor/model/endpoints"},
+		{"GET", "/openai/v1/models/a%2fb%2fc%2fd%2fe"},
+		{"GET", "/openai/v1/models/" + strings.Repeat("x", 257)},
+		{"GET", "/gemini/v1beta/models/m/permissions"},
+		{"GET", "/gemini/v1beta/models/m%2fpermissions"},
+		{"GET", "/gemini/v1beta/models/m/operations/o"},
+		{"GET", "/gemini/v1beta/models/m:other"},
+		{"POST", "/gemini/v1beta/models/m/operations/o:generateContent"},
+		{"POST", "/gemini/v1beta/models/m%2fo:generateContent"},
+		{"POST", "/gemini/v1beta/models/m:batch:generateContent"},
 		{"GET", "/anthropic/v1/files"},
 		{"GET", "/anthropic/"},
 		{"POST", "/anthropic/api/oauth/token"},

@@ -14,6 +14,7 @@ type reader struct {
 	hide bool
 
 	split *splitter
+	held  *holding
 	body  []byte // of a JSON answer
 	seen  int64  // bytes of it
 	large bool   // it was too large to be read
@@ -28,10 +29,10 @@ type reader struct {
 
 type counts struct{ input, output, cacheRead, cacheWrite, cacheWriteHour int64 }
 
-func newReader(k kind, sse, hide bool) *reader {
-	r := &reader{kind: k, sse: sse, hide: hide && sse}
+func newReader(k kind, sse, hide bool, held *holding) *reader {
+	r := &reader{kind: k, sse: sse, hide: hide && sse, held: held}
 	if sse {
-		r.split = newSplitter()
+		r.split = newSplitter(held)
 	}
 	return r
 }
@@ -43,12 +44,7 @@ func (r *reader) pass(p []byte, out func([]byte)) {
 		out(p)
 	case !r.sse:
 		r.seen += int64(len(p))
-		if len(r.body)+len(p) > maxEvent {
-			r.large, r.body = true, nil
-		}
-		if !r.large {
-			r.body = append(r.body, p...)
-		}
+		r.keep(p)
 		out(p)
 	case r.hide:
 		r.split.feed(p, func(raw []byte, whole bool) { r.filter(raw, whole, out) })
@@ -56,6 +52,21 @@ func (r *reader) pass(p []byte, out func([]byte)) {
 		out(p)
 		r.split.feed(p, func(raw []byte, whole bool) { r.event(raw, whole) })
 	}
+}
+
+// keep keeps a piece of a JSON answer, unless that gets too large.
+func (r *reader) keep(p []byte) {
+	need := int64(len(r.body) + len(p))
+	if r.large || need > maxEvent {
+		r.large = true
+		return
+	}
+	grown, err := r.held.grow(r.body, need, maxEvent)
+	if err != nil {
+		r.large = true
+		return
+	}
+	r.body = append(grown, p...)
 }
 
 // end is called when the answer is over; cut when not by itself.

@@ -3,7 +3,6 @@ package model
 import (
 	"bytes"
 	"encoding/json"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -83,7 +82,7 @@ func TestUsage(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for _, step := range []int{1, 2, 7, 64, len(tc.body)} {
-				rd := newReader(tc.kind, tc.sse, false)
+				rd := newReader(tc.kind, tc.sse, false, nil)
 				var out bytes.Buffer
 				collect := func(p []byte) { out.Write(p) }
 				for rest := []byte(tc.body); len(rest) > 0; rest = rest[min(step, len(rest)):] {
@@ -107,7 +106,7 @@ func TestLargeEvents(t *testing.T) {
 	body := sse(`{"choices":[{"delta":{"content":"`+strings.Repeat("y", 200)+`"}}]}`, `{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}`, `[DONE]`)
 	for _, hide := range []bool{false, true} {
 		for _, step := range []int{1, 50, 120, 1000} {
-			rd := newReader(kindChat, true, hide)
+			rd := newReader(kindChat, true, hide, nil)
 			rd.split.max = 100
 			var out bytes.Buffer
 			for rest := []byte(body); len(rest) > 0; rest = rest[min(step, len(rest)):] {
@@ -137,7 +136,7 @@ func FuzzReader(f *testing.F) {
 			return
 		}
 		feed := func(hide bool, step int) (string, Usage) {
-			rd := newReader(kind(k), events, hide)
+			rd := newReader(kind(k), events, hide, nil)
 			if rd.split != nil {
 				rd.split.max = 512
 			}
@@ -174,7 +173,11 @@ func FuzzAskForUsage(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		out, ok := askForUsage(body)
+		pieces, ok := askForUsage(body)
+		out := bytes.Join(pieces, nil)
+		if !ok && !bytes.Equal(out, body) {
+			t.Fatalf("%q became %q", body, out)
+		}
 		if !ok || !json.Valid(body) {
 			return
 		}
@@ -190,38 +193,6 @@ func FuzzAskForUsage(f *testing.F) {
 		delete(after, "stream_options")
 		if diff := cmp.Diff(before, after); diff != "" {
 			t.Error(diff)
-		}
-	})
-}
-
-func FuzzMatch(f *testing.F) {
-	for _, s := range []string{"/anthropic/v1/messages?beta=true", "/openai/v1/models/a/b", "/gemini/v1beta/models/m:generateContent?key=x", "/openai/v1/models/..%2f..", "//", "/anthropic/v1/models/%2e%2e/x"} {
-		f.Add("POST", s)
-		f.Add("GET", s)
-	}
-	f.Fuzz(func(t *testing.T, method, target string) {
-		if method == "" || strings.ContainsAny(method, " \r\n\t") || !strings.HasPrefix(target, "/") || strings.ContainsAny(target, " \r\n") {
-			return
-		}
-		defer func() {
-			if recover() != nil { // not a request line
-				return
-			}
-		}()
-		r := httptest.NewRequest(method, target, nil)
-		d, path := splitDialect(r.URL.Path)
-		p, ok := match(d, path, r)
-		if !ok {
-			return
-		}
-		if strings.Contains(p.path, "..") && strings.Contains(p.path, "/../") || strings.ContainsAny(p.path, "%?#\\") || strings.Contains(p.path, "//") {
-			t.Errorf("passes %q", p.path)
-		}
-		if strings.Contains(p.query, "key=") {
-			t.Errorf("passes query %q", p.query)
-		}
-		if !strings.HasPrefix(p.path, "/v1") && p.kind != kindLocal {
-			t.Errorf("passes %q", p.path)
 		}
 	})
 }

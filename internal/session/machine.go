@@ -208,7 +208,7 @@ func (m *move) apply(ev Event) error {
 			return err
 		}
 		t.PackedAt = m.now
-		t.Delivery = Delivery{State: DeliveryFailed, Code: e.Code, Message: e.Message, At: m.now}
+		t.Delivery = Delivery{State: DeliveryFailed, Code: e.Code, Message: e.Message, At: m.now, Unpacked: true}
 		return m.to(t, t.End.row().State)
 	case PushSent:
 		t, err := m.open(e.Turn)
@@ -240,6 +240,7 @@ func (m *move) apply(ev Event) error {
 			return fault.New(fault.IllegalMove, "The sandbox has work that is nowhere else.")
 		}
 		m.release(SandboxNone)
+		m.unpackedGone()
 		return nil
 	case DeliverAsked:
 		return m.deliverAsked()
@@ -441,6 +442,13 @@ func (m *move) delivered(e Delivered) error {
 	return nil
 }
 
+// unpackedGone notes that work which was in the sandbox only went with it.
+func (m *move) unpackedGone() {
+	if m.a.Last != nil {
+		m.a.Last.Delivery.Unpacked = false
+	}
+}
+
 // release lets go of the sandbox: the row no longer counts on it, an effect removes it.
 func (m *move) release(to SandboxState) {
 	s := &m.a.Session
@@ -454,6 +462,7 @@ func (m *move) sandboxGone(e SandboxGone) error {
 		return staleSandbox(e.Generation)
 	}
 	m.release(SandboxLost)
+	m.unpackedGone()
 	t := m.a.Open
 	if t == nil {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -363,5 +364,39 @@ func TestFloor(t *testing.T) {
 	a, _ := must(t, running(t), FloorRaised{"theirs"}, RemoteMoved{"ours"})
 	if a.Session.FloorOID != "theirs" || a.Session.RemoteOID != "ours" {
 		t.Errorf("floor %q, remote %q", a.Session.FloorOID, a.Session.RemoteOID)
+	}
+}
+
+// Work that was refused when it was packed is in the sandbox only: nothing throws it away
+// unasked, and once the sandbox is gone nobody is told that it is there.
+func TestRefusedWorkIsKept(t *testing.T) {
+	a, _ := must(t, running(t), AgentDone{Turn: "t1", Outcome: "end_turn", Clean: true}, PackFailed{Turn: "t1", Code: fault.SecretFound})
+	if _, _, err := Apply(a, DeleteAsked{}, t0); fault.CodeOf(err) != fault.UndeliveredWork {
+		t.Errorf("delete: %v", err)
+	}
+	if _, _, err := Apply(a, DeliverAsked{}, t0); fault.CodeOf(err) != fault.NothingToDeliver || !strings.Contains(err.Error(), "SECRET_FOUND") {
+		t.Errorf("deliver: %v", err)
+	}
+	late := t0.Add(time.Hour)
+	if _, _, err := Apply(a, IdleExpired{Before: late}, late); fault.CodeOf(err) != fault.IllegalMove {
+		t.Errorf("released when idle: %v", err)
+	}
+	for _, ev := range []Event{IdleExpired{Before: late, Room: true}, IdleExpired{Before: late.Add(RefusedKept)}, SandboxGone{Generation: 1, Code: fault.SandboxLost}} {
+		b, _, err := Apply(a, ev, late.Add(RefusedKept))
+		if err != nil {
+			t.Fatalf("%+v: %v", ev, err)
+		}
+		if b.Session.Refused(b.Last) {
+			t.Errorf("%+v: the work is said to be in a sandbox that is gone", ev)
+		}
+		if _, _, err := Apply(b, DeleteAsked{}, late); err != nil {
+			t.Errorf("%+v: delete afterwards: %v", ev, err)
+		}
+	}
+	// A push that is refused is another thing: the work is packed.
+	c, _ := must(t, running(t), AgentDone{Turn: "t1", Outcome: "end_turn", Clean: true}, Packed{Turn: "t1", OID: "c1"},
+		Delivered{Turn: "t1", Unread: true, Delivery: Delivery{State: DeliveryFailed, Code: fault.PushRefused}})
+	if c.Session.Refused(c.Last) || !c.Session.Discardable(c.Last) {
+		t.Error("a refused push counts as work that was not packed")
 	}
 }

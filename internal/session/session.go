@@ -227,6 +227,8 @@ type Delivery struct {
 	Message string
 	OID     string // commit as read back
 	At      time.Time
+	// Unpacked: the work could not be taken over, and is in the sandbox only.
+	Unpacked bool `json:",omitempty"`
 }
 
 // Aggregate is what one transaction reads and writes: a session, its open turn,
@@ -248,7 +250,7 @@ func (s *Session) Discardable(last *Turn) bool { return s.Undelivered() || s.Ref
 
 // Refused says that the newest turn's work could not be taken over from the sandbox.
 func (s *Session) Refused(last *Turn) bool {
-	return last != nil && last.Delivery.State == DeliveryFailed && last.PackOID == ""
+	return last != nil && last.Delivery.Unpacked
 }
 
 // EffectKind names what must be done in the world.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,22 +12,28 @@ import (
 	"github.com/hearthd/hearth/client"
 )
 
-// The weaker sandbox carries a whole session, says what it is, and shows its folders and
-// doors to no other user of the machine.
-func TestBubblewrap(t *testing.T) {
-	t.Parallel()
-	agents, err := os.MkdirTemp("/tmp", "ha") // sandboxes run as nobody, who must get there
+// openAgents is an agents folder of the scripted agent that sandboxes reach which run as nobody.
+func openAgents(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "ha")
 	if err == nil {
-		err = os.Chmod(agents, 0o755) //nolint:gosec // as said
+		err = os.Chmod(dir, 0o755) //nolint:gosec // as said
 	}
 	if err == nil {
-		t.Cleanup(func() { _ = os.RemoveAll(agents) })
-		err = installScripted(t.Context(), agents, needed(t, "HEARTH_TESTKIT"))
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		err = installScripted(t.Context(), dir, needed(t, "HEARTH_TESTKIT"))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, options{agents: agents, open: true, args: []string{"--sandbox", "bubblewrap"}})
+	return dir
+}
+
+// The weaker sandbox carries a whole session, says what it is, and shows its folders and
+// doors to no other user of the machine.
+func TestBubblewrap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{agents: openAgents(t), open: true, args: []string{"--sandbox", "bubblewrap"}})
 	r, url := w.repo("acme/calc")
 	s := w.create(client.CreateInput{Repo: url, Prompt: "@@write a.txt one@@"})
 	id := s.Session.ID
@@ -57,5 +64,41 @@ func TestBubblewrap(t *testing.T) {
 	two := w.ended(id, w.prompt(id, "@@run cat a.txt@@ @@write b.txt two@@").Turn.ID, deadline)
 	w.wantTurn(two, "completed", "")
 	w.wantPushed(r, two)
+	w.delete(id, false)
+}
+
+// A server that is started with another kind of sandbox cannot reach the old ones; sessions go on in new ones at once.
+func TestOtherProvider(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{})
+	r, url := w.repo("acme/calc")
+	s := w.create(client.CreateInput{Repo: url, Prompt: "@@mark grey-owl@@ @@write a.txt one@@"})
+	id := s.Session.ID
+	w.wantTurn(w.ended(id, s.Turn.ID, deadline), "completed", "")
+	w.stop()
+	if err := os.Chmod(w.dir, 0o755); err != nil { //nolint:gosec // sandboxes run as nobody, who must get there
+		t.Fatal(err)
+	}
+	agents := w.o.agents
+	w.o.agents, w.o.args = openAgents(t), []string{"--sandbox", "bubblewrap"}
+	w.start()
+	two := w.ended(id, w.prompt(id, "@@recall@@ @@run cat a.txt@@ @@write b.txt two@@").Turn.ID, deadline)
+	w.wantTurn(two, "completed", "")
+	w.wantPushed(r, two)
+	if two.Generation != 2 || two.Rung != "reprimed" {
+		t.Errorf("generation %d, rung %q", two.Generation, two.Rung)
+	}
+	// The server that made the first one removes it.
+	w.stop()
+	w.o.agents, w.o.args = agents, nil
+	w.start()
+	w.until(deadline, "the first sandbox to be gone", func() (bool, string) {
+		left := w.sandboxProcesses(id, "runsc-sandbox")
+		return len(left) == 0, fmt.Sprint(left)
+	})
+	// And the second by its own.
+	w.stop()
+	w.o.agents, w.o.args = openAgents(t), []string{"--sandbox", "bubblewrap"}
+	w.start()
 	w.delete(id, false)
 }

@@ -170,6 +170,8 @@ const (
 	SelfTestRunning Code = "SELF_TEST_RUNNING"
 	// ServerBusy: All sandboxes together ask for more than the server can hold at once.
 	ServerBusy Code = "SERVER_BUSY"
+	// SandboxForeign: The sandbox was made by another provider or on another machine.
+	SandboxForeign Code = "SANDBOX_FOREIGN"
 )
 
 var order = []Code{
@@ -256,6 +258,7 @@ var order = []Code{
 	NothingPacked,
 	SelfTestRunning,
 	ServerBusy,
+	SandboxForeign,
 }
 
 var infos = map[Code]Info{
@@ -342,4 +345,5 @@ var infos = map[Code]Info{
 	NothingPacked:            {NothingPacked, "not_found", "The session has no packed work.", "Send a prompt: work is packed when its turn ends.", false},
 	SelfTestRunning:          {SelfTestRunning, "unavailable", "The sandbox's self-test is still running.", "Wait some seconds and try again.", true},
 	ServerBusy:               {ServerBusy, "exhausted", "All sandboxes together ask for more than the server can hold at once.", "Try again in a moment.", true},
+	SandboxForeign:           {SandboxForeign, "unavailable", "The sandbox was made by another provider or on another machine.", "Send a prompt: a new sandbox goes on from the work that was packed. Start the server as it was before to reach the old one.", false},
 }

@@ -384,7 +384,12 @@ func (r *Runner) remove(ctx context.Context, id session.ID, gen int64, handle st
 		handles = append(handles, h)
 	}
 	for _, h := range handles {
-		if err := r.cfg.Sandboxes.Delete(ctx, h); err != nil {
+		err := r.cfg.Sandboxes.Delete(ctx, h)
+		if fault.CodeOf(err) == fault.SandboxForeign {
+			r.cfg.Slog.Warn("a sandbox of another provider or machine is left to it", "session", id, "sandbox", h.ID, "provider", h.Provider)
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("delete sandbox %s: %w", h.ID, err)
 		}
 		if err := os.RemoveAll(filepath.Join(r.cfg.DoorsDir, h.ID)); err != nil {

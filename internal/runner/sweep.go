@@ -73,6 +73,9 @@ func (r *Runner) adoptOne(ctx context.Context, a session.Aggregate) error {
 	if info.State == sandbox.Absent || info.State == sandbox.Stopped {
 		return fmt.Errorf("it is %s %s", info.State, info.Exit)
 	}
+	if fault.CodeOf(err) == fault.SandboxForeign {
+		return err // nothing that this server does will reach it; the one that made it reaps it
+	}
 	if err != nil {
 		r.cfg.Slog.Warn("ask for sandbox", "session", s.ID, "error", err) // the watch goes on asking
 	}

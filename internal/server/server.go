@@ -272,6 +272,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	g.Go(func() error { return a.idleExit(gctx, o, db, stop) })
 	g.Go(func() error {
 		<-gctx.Done()
+		// First: whoever takes the port from now on must not be taken for this server.
+		if err := removeRunning(o); err != nil {
+			o.Log.Warn("remove the server's file", "error", err)
+		}
 		a.hub.Close()
 		c, cancel := context.WithTimeout(context.WithoutCancel(gctx), 5*time.Second)
 		defer cancel()

@@ -199,9 +199,9 @@ func (p *Provider) slot(ctx context.Context) (release func(), err error) {
 func (p *Provider) check(h sandbox.Handle) error {
 	switch {
 	case h.Provider != Name || h.Version != handleVersion:
-		return fault.New(fault.SandboxUnreachable, "The sandbox was made by %s (version %d), which this provider cannot reach.", h.Provider, h.Version)
+		return fault.New(fault.SandboxForeign, "The sandbox was made by %s (version %d), which this provider cannot reach.", h.Provider, h.Version)
 	case h.Host != p.cfg.Host:
-		return fault.New(fault.SandboxUnreachable, "The sandbox is on the machine %s, this is %s.", h.Host, p.cfg.Host)
+		return fault.New(fault.SandboxForeign, "The sandbox is on the machine %s, this is %s.", h.Host, p.cfg.Host)
 	case !local.IDOK(h.ID):
 		return fault.New(fault.SandboxNotFound, "There is no sandbox with the id %q.", h.ID)
 	}

@@ -110,10 +110,10 @@ func (s *suite) unknown(t *testing.T) {
 		t.Errorf("Exec of an unknown handle = %v", err)
 	}
 	h.Host = "another-machine"
-	if info, err := s.p.Get(t.Context(), h); fault.CodeOf(err) != fault.SandboxUnreachable || info.State != sandbox.Unknown {
+	if info, err := s.p.Get(t.Context(), h); fault.CodeOf(err) != fault.SandboxForeign || info.State != sandbox.Unknown {
 		t.Errorf("Get of another machine's handle = %q, %v", info.State, err)
 	}
-	if err := s.p.Delete(t.Context(), h); fault.CodeOf(err) != fault.SandboxUnreachable {
+	if err := s.p.Delete(t.Context(), h); fault.CodeOf(err) != fault.SandboxForeign {
 		t.Errorf("Delete of another machine's handle = %v", err)
 	}
 	gone, cancel := context.WithCancel(t.Context())

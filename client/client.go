@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -102,7 +104,7 @@ func (c *Client) request(ctx context.Context, method, path string, query url.Val
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	if c.token != "" {
+	if c.token != "" && strings.HasPrefix(path, "/v1/") { // what is public is asked before it is known who answers
 		r.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	res, err := c.http.Do(r)
@@ -273,17 +275,61 @@ func (c *Client) Diff(ctx context.Context, id, turn, format string) (out Diff, e
 	return out, c.do(ctx, http.MethodGet, one(id)+"/diff", q, nil, "", &out)
 }
 
+// Bundle fetches the packed work as a git bundle. It needs the commit that the
+// session began from. Code beside the usual: NOTHING_PACKED.
+func (c *Client) Bundle(ctx context.Context, id string) (*Bundle, error) {
+	res, err := c.request(ctx, http.MethodGet, one(id)+"/bundle", nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if res.StatusCode == http.StatusOK && kind == "application/x-git-bundle" {
+		b := &Bundle{Name: "work.bundle", ReadCloser: &download{ReadCloser: res.Body, base: c.base}}
+		if _, p, err := mime.ParseMediaType(res.Header.Get("Content-Disposition")); err == nil {
+			if name := strings.TrimLeft(path.Base(p["filename"]), "./"); name != "" {
+				b.Name = name
+			}
+		}
+		return b, nil
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, unavailable(err, c.base)
+	}
+	return nil, c.refusal(res, raw)
+}
+
+// download tells of an answer that breaks off as every other error is told.
+type download struct {
+	io.ReadCloser
+	base string
+}
+
+// Read is the body's.
+func (d *download) Read(p []byte) (int, error) {
+	n, err := d.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, context.Canceled) {
+		e := unavailable(err, d.base)
+		e.Message, e.Remedy = "The answer of the server at "+d.base+" broke off.", "Try again; the server's log may say why."
+		return n, e
+	}
+	return n, err
+}
+
 // Capabilities says what is set up on the server and what is missing.
 func (c *Client) Capabilities(ctx context.Context) (out Capabilities, err error) {
 	return out, c.do(ctx, http.MethodGet, "/v1/capabilities", nil, nil, "", &out)
 }
 
-// Version reads the server's version; no token is needed.
+// Version reads the server's version; no token is sent.
 func (c *Client) Version(ctx context.Context) (out Version, err error) {
 	return out, c.do(ctx, http.MethodGet, "/version", nil, nil, "", &out)
 }
 
-// Ready says whether the server takes requests; no token is needed.
+// Ready says whether the server has all that it needs; no token is sent. A server that
+// answers and is not ready is a SERVER_UNAVAILABLE with a Status; the code of what is
+// missing is in Details as "code".
 func (c *Client) Ready(ctx context.Context) error {
 	res, err := c.request(ctx, http.MethodGet, "/readyz", nil, nil, nil)
 	if err != nil {
@@ -304,10 +350,13 @@ func (c *Client) Ready(ctx context.Context) error {
 		return c.strange(res, nil)
 	}
 	e := unavailable(nil, c.base)
+	e.Status = res.StatusCode
 	for _, k := range w.Checks {
-		if k.Code != "" {
-			e.Message = "The server is not ready: " + k.Name + ": " + k.Message
+		if k.Code == "" || e.Details != nil && k.Code == string(fault.SelfTestRunning) {
+			continue // it passed, or will end by itself while something else will not
 		}
+		e.Message, e.Remedy = "The server is not ready: "+k.Name+": "+k.Message, fault.Lookup(fault.Code(k.Code)).Remedy
+		e.Details = map[string]any{"code": k.Code}
 	}
 	return e
 }

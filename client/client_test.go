@@ -79,6 +79,12 @@ func TestEveryMethod(t *testing.T) {
 		}
 	}
 	must("ready", c.Ready(ctx))
+	w.Unready.Store(true)
+	var e *client.Error
+	if err := c.Ready(ctx); !errors.As(err, &e) || e.Status != 503 || e.Code != "SERVER_UNAVAILABLE" || !strings.Contains(e.Remedy, "Free space") {
+		t.Fatalf("a full disk: %#v", err)
+	}
+	w.Unready.Store(false)
 	a, err := c.Create(ctx, client.CreateInput{Repo: "https://git.example.org/a.git", Prompt: "Fix", Key: "k"})
 	must("create", err)
 	b, err := c.Create(ctx, client.CreateInput{Repo: "https://git.example.org/a.git", Prompt: "Fix", Key: "k"})
@@ -112,6 +118,20 @@ func TestEveryMethod(t *testing.T) {
 	diff, err := c.Diff(ctx, a.Session.ID, a.Turn.ID, "stat")
 	if err != nil || diff.Text == "" {
 		t.Fatalf("diff %+v, %v", diff, err)
+	}
+	bundle, err := c.Bundle(ctx, a.Session.ID)
+	must("bundle", err)
+	if b, err := io.ReadAll(bundle); err != nil || !strings.HasPrefix(string(b), "# v2 git bundle\n"+a.Session.ID) || bundle.Name != strings.ReplaceAll(a.Session.Branch, "/", "-")+".bundle" {
+		t.Fatalf("bundle %q of %d bytes, %v", bundle.Name, len(b), err)
+	}
+	must("close", bundle.Close())
+	w.Cut.Store(true)
+	if bundle, err = c.Bundle(ctx, a.Session.ID); err == nil {
+		_, err = io.Copy(io.Discard, bundle)
+		must("close", bundle.Close())
+	}
+	if client.CodeOf(err) != "SERVER_UNAVAILABLE" {
+		t.Fatalf("a bundle that breaks off: %v", err)
 	}
 	_, err = c.Deliver(ctx, a.Session.ID)
 	must("deliver", err)
@@ -154,6 +174,9 @@ func TestErrors(t *testing.T) {
 	if err := c.Stream(t.Context(), "ses_none", client.StreamOptions{}, none); client.CodeOf(err) != "SESSION_NOT_FOUND" {
 		t.Errorf("stream of an unknown session: %v", err)
 	}
+	if _, err := c.Bundle(t.Context(), string(w.Create("x"))); client.CodeOf(err) != "NOTHING_PACKED" {
+		t.Errorf("bundle of nothing: %v", err)
+	}
 	wrong, err := client.New(w.URL, "wrong", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -181,6 +204,9 @@ func TestErrors(t *testing.T) {
 	defer other.Close()
 	if _, err := connect(t, other.URL).List(t.Context(), client.ListInput{}); !strings.Contains(fmt.Sprint(err), "not a Hearth server") {
 		t.Errorf("another server: %v", err)
+	}
+	if _, err := connect(t, other.URL).Bundle(t.Context(), "x"); !strings.Contains(fmt.Sprint(err), "not a Hearth server") {
+		t.Errorf("bundle of another server: %v", err)
 	}
 	for _, a := range []string{"", "127.0.0.1:7747", "ftp://x", "http://", "http://u:p@x", "http://x?y"} {
 		if _, err := client.New(a, "", nil); client.CodeOf(err) != "INVALID_INPUT" {
@@ -339,5 +365,43 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 	c.Silence = 50 * time.Millisecond
 	if err := c.Stream(t.Context(), "x", client.StreamOptions{}, func(client.Event) error { return nil }); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPublicPathsGetNoToken: who answers there is not known yet.
+func TestPublicPathsGetNoToken(t *testing.T) {
+	t.Parallel()
+	got := map[string]bool{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got[r.URL.Path] = r.Header.Get("Authorization") != ""
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	defer s.Close()
+	c := connect(t, s.URL)
+	_ = c.Ready(t.Context())
+	_, _ = c.Version(t.Context())
+	_, _ = c.Capabilities(t.Context())
+	if d := cmp.Diff(map[string]bool{"/readyz": false, "/version": false, "/v1/capabilities": true}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestReadyTellsWhatIsMissing: a self-test that runs is told only when nothing worse is.
+func TestReadyTellsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ checks, code string }{
+		{`{"name":"store"},{"name":"sandbox","code":"SELF_TEST_RUNNING","message":"m"}`, "SELF_TEST_RUNNING"},
+		{`{"name":"disk","code":"DISK_FULL","message":"m"},{"name":"sandbox","code":"SELF_TEST_RUNNING","message":"m"}`, "DISK_FULL"},
+		{`{"name":"sandbox","code":"SANDBOX_UNSUPPORTED","message":"m"}`, "SANDBOX_UNSUPPORTED"},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"ready":false,"checks":[`+c.checks+`]}`)
+		}))
+		var e *client.Error
+		if err := connect(t, s.URL).Ready(t.Context()); !errors.As(err, &e) || e.Details["code"] != c.code {
+			t.Errorf("%s: %#v", c.code, err)
+		}
+		s.Close()
 	}
 }

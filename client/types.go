@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/json"
+	"io"
 	"time"
 )
 
@@ -16,6 +17,14 @@ type Sandbox struct {
 	State      string `json:"state"`
 	Generation int64  `json:"generation"`
 	Isolation  string `json:"isolation,omitempty"`
+	Start      *Start `json:"start,omitempty"` // while it starts; not set in lists
+}
+
+// Start is a start of a sandbox that goes on. Step is sandbox, clone (of the
+// repository), setup (its own commands), or empty when it is not known.
+type Start struct {
+	Step      string `json:"step,omitempty"`
+	ElapsedMs int64  `json:"elapsedMs"` // since the turn left the queue
 }
 
 // Limits of each turn, in seconds.
@@ -190,6 +199,13 @@ type Diff struct {
 	Format    string `json:"format"`
 	Text      string `json:"text"`
 	Truncated bool   `json:"truncated"`
+}
+
+// Bundle is packed work as a git bundle (gitformat-bundle(5)) while it is fetched. A
+// Read that fails means that it is not whole. Close it.
+type Bundle struct {
+	Name string // for a file; without folders
+	io.ReadCloser
 }
 
 // Capabilities is what a server can do and what is missing.

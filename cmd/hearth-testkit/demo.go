@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/hearthd/hearth/client"
 	"github.com/hearthd/hearth/internal/testkit/gitserver"
 	"github.com/hearthd/hearth/internal/testkit/sample"
 	"github.com/hearthd/hearth/internal/testkit/script"
@@ -124,7 +123,7 @@ func (d *demonstration) run(ctx context.Context) error {
 			return err
 		}
 		d.say("Task for %s, in a sandbox", d.agent)
-		args := []string{"run", "--json=false", "--repo", url, "--agent", d.agent, "--model", model, strings.TrimSpace(task)}
+		args := []string{"run", "--json=false", "--stop-on-interrupt", "--no-next", "--repo", url, "--agent", d.agent, "--model", model, strings.TrimSpace(task)}
 		before := heads(gctx, repo.Dir)
 		runErr := d.hearthRun(gctx, args...)
 		if runErr == nil {
@@ -132,7 +131,11 @@ func (d *demonstration) run(ctx context.Context) error {
 		}
 		c, cancel := context.WithTimeout(context.WithoutCancel(gctx), 30*time.Second)
 		defer cancel()
-		return errors.Join(runErr, d.settled(c), d.stopServer(c))
+		err := errors.Join(runErr, d.settled(c), d.stopServer(c))
+		if err == nil {
+			d.next()
+		}
+		return err
 	})
 	return g.Wait()
 }
@@ -166,11 +169,13 @@ func serveIn(ctx context.Context, g *errgroup.Group, h http.Handler) (string, er
 	return "http://" + ln.Addr().String(), nil
 }
 
-// hearthRun runs the program with the person's own terminal; interrupts reach it as they are.
+// hearthRun runs the program. An interrupt of this one is handed on: nothing of the
+// demonstration goes on without it.
 func (d *demonstration) hearthRun(ctx context.Context, args ...string) error {
-	args = append([]string{"--state-dir", filepath.Join(d.dir, "state")}, args...)
-	cmd := exec.Command(d.hearth, args...) //nolint:noctx // an interrupt reaches it by the terminal, and it asks what to do
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = d.env, os.Stdin, d.out, d.errOut
+	args = append([]string{"--state-dir", d.state()}, args...)
+	cmd := exec.Command(d.hearth, args...) //nolint:noctx // it is asked to end, see below
+	cmd.Env, cmd.Stdout, cmd.Stderr = d.env, d.out, d.errOut
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the terminal comes by this process, once
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", d.hearth, err)
 	}
@@ -226,69 +231,66 @@ func (d *demonstration) readBack(ctx context.Context, url, dir string, before ma
 	return errors.New("nothing new is on the remote")
 }
 
-// settled waits until the server has no sandbox any more.
+// settled waits until no sandbox is left. Its folder of doors goes last, when everything
+// else of it is gone.
 func (d *demonstration) settled(ctx context.Context) error {
-	state := filepath.Join(d.dir, "state")
-	raw, err := os.ReadFile(filepath.Join(state, "server.json"))
-	if err != nil {
-		return nil //nolint:nilerr // no server, no sandboxes of its
-	}
-	token, err := os.ReadFile(filepath.Join(state, "owner-token"))
-	var s struct{ Address string }
-	if err := errors.Join(err, json.Unmarshal(raw, &s)); err != nil {
-		return fmt.Errorf("find the server: %w", err)
-	}
-	api, err := client.New(s.Address, strings.TrimSpace(string(token)), nil)
-	if err != nil {
-		return err
-	}
-	t := time.NewTicker(200 * time.Millisecond)
+	t := time.NewTicker(300 * time.Millisecond)
 	defer t.Stop()
 	for {
-		c, err := api.Capabilities(ctx)
-		// A doors folder goes last, when everything else of its sandbox is gone.
-		doors, gerr := filepath.Glob(filepath.Join(state, "run", "d", "*"))
-		if err == nil && gerr == nil && c.Sandbox.Live == 0 && len(doors) == 0 {
+		cmd := exec.CommandContext(ctx, d.hearth, "--state-dir", d.state(), "list", "--json")
+		cmd.Env = d.env
+		out, err := cmd.Output()
+		var sessions []struct{ Sandbox struct{ State string } }
+		if err == nil {
+			err = json.Unmarshal(out, &sessions)
+		}
+		doors, gerr := filepath.Glob(filepath.Join(d.state(), "run", "d", "*"))
+		left := len(doors)
+		for _, s := range sessions {
+			if s.Sandbox.State == "hot" || s.Sandbox.State == "starting" {
+				left++
+			}
+		}
+		if err == nil && gerr == nil && left == 0 {
 			return nil
 		}
 		select {
 		case <-t.C:
 		case <-ctx.Done():
-			return errors.Join(err, fmt.Errorf("%d sandboxes are still there", c.Sandbox.Live))
+			return errors.Join(err, gerr, errors.New("sandboxes of the demonstration are still there"))
 		}
 	}
 }
 
-// stopServer ends the demonstration's server, if it runs, by its recorded pid.
+func (d *demonstration) state() string { return filepath.Join(d.dir, "state") }
+
+// stopServer ends the demonstration's server, if it runs.
 func (d *demonstration) stopServer(ctx context.Context) error {
-	raw, err := os.ReadFile(filepath.Join(d.dir, "state", "server.json"))
-	if errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(d.state()); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	var s struct{ PID int }
-	if err == nil {
-		err = json.Unmarshal(raw, &s)
+	cmd := exec.CommandContext(ctx, d.hearth, "--state-dir", d.state(), "stop")
+	cmd.Env = d.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("end the demonstration's server: %w: %s", err, bytes.TrimSpace(out))
 	}
-	if err != nil {
-		return fmt.Errorf("read the server's file: %w", err)
+	return nil
+}
+
+// next says what may be tried afterwards: only what works with everything of the
+// demonstration gone but its folder.
+func (d *demonstration) next() {
+	hearth := word(d.hearth)
+	d.say("What was said and done is kept; see it again")
+	_, _ = fmt.Fprintf(d.out, "   %s --state-dir %s transcript\n   %s --state-dir %s diff\n", hearth, word(d.state()), hearth, word(d.state()))
+	d.say("With a repository and a key of your own (ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY in the environment)")
+	_, _ = fmt.Fprintf(d.out, "   %s doctor\n   %s agent install %s\n   %s run --agent %s --repo URL \"the task\"\n", hearth, hearth, d.agent, hearth, d.agent)
+}
+
+// word is a word for a POSIX shell.
+func word(s string) string {
+	if !strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[#~!{}") {
+		return s
 	}
-	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.PID))
-	if err != nil || !bytes.Contains(cmdline, []byte("serve")) || !bytes.Contains(cmdline, []byte(d.dir)) {
-		return nil // it has ended; the pid is somebody else's or nobody's
-	}
-	if err := syscall.Kill(s.PID, syscall.SIGTERM); err != nil {
-		return nil //nolint:nilerr // it has just ended
-	}
-	t := time.NewTicker(50 * time.Millisecond)
-	defer t.Stop()
-	for {
-		if syscall.Kill(s.PID, 0) != nil {
-			return nil
-		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return fmt.Errorf("the server %d does not end: %w", s.PID, context.Cause(ctx))
-		}
-	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

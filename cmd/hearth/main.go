@@ -7,12 +7,14 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"golang.org/x/term"
 
 	"github.com/hearthd/hearth/client"
 	"github.com/hearthd/hearth/internal/cli"
 	"github.com/hearthd/hearth/internal/sandbox/gvisor/runsc"
+	"github.com/hearthd/hearth/internal/server"
 )
 
 // version is linked in.
@@ -23,8 +25,17 @@ func main() {
 	runsc.MaybeRun()
 	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, IsTerminal: isTerminal, Version: build(),
+		Program: program(), Holder: server.Holder,
 		Serve: serve, AgentInstall: agentInstall, AgentList: agentList, AgentVerify: agentVerify, Doctor: doctor,
 	}))
+}
+
+// program is how to call this one again from the same folder.
+func program() string {
+	if strings.Contains(os.Args[0], "/") {
+		return os.Args[0]
+	}
+	return "hearth"
 }
 
 func isTerminal(stream any) bool {

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/hearthd/hearth/internal/config"
-	"github.com/hearthd/hearth/internal/door/egress"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/sandbox"
 	"github.com/hearthd/hearth/internal/sandbox/bubblewrap"
@@ -85,12 +84,7 @@ func options(c config.Config, log *slog.Logger) server.Options {
 
 func serve(ctx context.Context, c config.Config) error {
 	log := logger(c)
-	for _, list := range [][]string{c.AllowHosts, c.Registries} {
-		if _, err := egress.CheckAllow(list, nil); err != nil {
-			return err
-		}
-	}
-	if err := egress.CheckPrivate(c.AllowPrivate); err != nil {
+	if err := checkEgress(c, os.LookupEnv); err != nil {
 		return err
 	}
 	o := options(c, log)

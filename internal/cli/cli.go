@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -38,10 +40,18 @@ type Env struct {
 	Now        func() time.Time // nil: time.Now
 	NewKey     func() string    // a fresh idempotency key; nil: random
 	Executable string           // to start a server with; empty: this program
-	Version    client.Version
+	Program    string           // how this program was called, for what to try next; empty: hearth
+	// SlowStart is how long a sandbox may take to start before that is shown, and how
+	// often it is looked at then. Zero: a second.
+	SlowStart time.Duration
+	GiveUp    time.Duration // how long a watcher looks for its server in vain; 0: that of package client
+	Version   client.Version
 
 	// Serve runs a server until ctx ends. It leaves server.json and the token.
 	Serve func(ctx context.Context, c config.Config) error
+	// Holder is the process that works on a state folder; 0: none does. Without it no
+	// server of a state folder is believed in.
+	Holder func(stateDir string) (pid int, err error)
 	// StartServer starts a server for the state folder in the background, if none
 	// runs, and need not wait until it is ready. Nil: this program, detached.
 	StartServer  func(ctx context.Context, c config.Config) (started bool, err error)
@@ -84,16 +94,18 @@ type Check struct {
 const (
 	exitOK             = 0
 	exitDeliveryFailed = 10  // the turn completed, its work did not reach the remote
+	exitDetached       = 11  // the person left; the turn goes on
 	exitCanceled       = 130 // the turn was canceled
 )
 
 // app is one run of the program.
 type app struct {
 	Env
-	stateDir string
-	server   string
-	status   int
-	lines    chan string // of Stdin, once somebody asked
+	stateDir   string
+	server     string
+	background bool // the server was started in the background by a command
+	status     int
+	lines      chan string // of Stdin, once somebody asked
 }
 
 // Main runs the command line and returns the exit status.
@@ -103,6 +115,9 @@ func Main(ctx context.Context, args []string, e Env) int {
 	}
 	if e.NewKey == nil {
 		e.NewKey = rand.Text
+	}
+	if e.SlowStart == 0 {
+		e.SlowStart = time.Second
 	}
 	if e.IsTerminal == nil {
 		e.IsTerminal = func(any) bool { return false }
@@ -127,19 +142,23 @@ func Main(ctx context.Context, args []string, e Env) int {
 	return a.explain(cmd, err)
 }
 
+func (a *app) program() string {
+	if a.Program == "" {
+		return "hearth"
+	}
+	return sanitizeLine(quoted(a.Program))
+}
+
 // self is how to call this program again for the same server.
 func (a *app) self() string {
 	switch {
 	case a.server != "":
-		return "hearth --server " + sanitizeLine(a.server)
+		return a.program() + " --server " + sanitizeLine(a.server)
 	case a.stateDir != "":
-		return "hearth --state-dir " + sanitizeLine(a.stateDir)
+		return a.program() + " --state-dir " + sanitizeLine(quoted(a.stateDir))
 	}
-	return "hearth"
+	return a.program()
 }
-
-// usageError is a command line that cannot be understood.
-type usageError struct{ error }
 
 // explain prints an error as sentence, remedy and code, and gives its exit status.
 func (a *app) explain(cmd *cobra.Command, err error) int {
@@ -148,7 +167,7 @@ func (a *app) explain(cmd *cobra.Command, err error) int {
 	sentence, remedy, code, request, status := "", "", "", "", 1
 	switch {
 	case errors.As(err, &ce):
-		sentence, remedy, code, request, status = ce.Message, ce.Remedy, ce.Code, ce.RequestID, fault.Kind(ce.Kind).ExitStatus()
+		sentence, remedy, code, request, status = ce.Message, a.remedy(ce.Code, ce.Details, ce.Remedy), ce.Code, ce.RequestID, fault.Kind(ce.Kind).ExitStatus()
 	case errors.As(err, &fe):
 		info := fault.Lookup(fe.Code)
 		sentence, remedy, code, status = fe.Sentence(), info.Remedy, string(fe.Code), info.Kind.ExitStatus()
@@ -158,18 +177,30 @@ func (a *app) explain(cmd *cobra.Command, err error) int {
 	case errors.Is(err, context.Canceled):
 		sentence, status = "Stopped.", exitCanceled
 	default:
-		sentence = strings.ToUpper(err.Error()[:1]) + err.Error()[1:]
-		if isUsage(err) {
+		sentence = sentenceOf(err.Error())
+		var u usageError
+		switch errors.As(err, &u); {
+		case u.remedy != "":
+			status, remedy = fault.KindInvalid.ExitStatus(), u.remedy
+		case isUsage(err):
 			status, remedy = fault.KindInvalid.ExitStatus(), "Run `"+cmd.CommandPath()+" --help`."
-			if strings.HasPrefix(sentence, "unknown shorthand flag") || strings.HasPrefix(sentence, "unknown flag") {
+			switch text := err.Error(); {
+			case strings.HasPrefix(text, "unknown shorthand flag"), strings.HasPrefix(text, "unknown flag"):
 				remedy += " A text that begins with a dash goes behind --, or comes from stdin with -."
+			case strings.HasPrefix(text, "unknown command"):
+				// Cobra's guesses stand on lines of their own behind the sentence.
+				line, guesses, _ := strings.Cut(text, "\n")
+				sentence = sentenceOf(line)
+				if words := strings.Fields(guesses); len(words) > 4 { // Did you mean this?
+					remedy = "Run `" + cmd.CommandPath() + " " + words[4] + " --help`, or `" + cmd.CommandPath() + " --help` for all commands."
+				}
 			}
 		}
 	}
 	st := a.style(a.Stderr)
 	a.note("%s %s", st.bad("hearth:"), sanitizeBlock(sentence))
 	if remedy != "" {
-		a.note("  Try: %s", sanitizeBlock(remedy))
+		a.note("  Try: %s", strings.ReplaceAll(sanitizeBlock(remedy), "\n", "\n     "))
 	}
 	if request != "" {
 		code += ", request " + request
@@ -181,6 +212,41 @@ func (a *app) explain(cmd *cobra.Command, err error) int {
 		status = 1
 	}
 	return status
+}
+
+// remedy is what to do about a code of the server here, where its own words are about a
+// server in general.
+func (a *app) remedy(code string, details map[string]any, own string) string {
+	if a.elsewhere() != "" {
+		return own
+	}
+	start := "end the server with `" + a.self() + " stop` (or restart its service) and start it with that."
+	if a.background {
+		start = "give the command again: the server in the background is started anew with it when nothing is at work, at once with `" + a.self() + " stop` before."
+	}
+	switch fault.Code(code) {
+	case fault.ModelKeyMissing:
+		return "Put the provider's key into the environment, such as ANTHROPIC_API_KEY, or choose another agent with --agent; then " + start
+	case fault.ModelKeyRejected:
+		return "Put a valid key into the environment, then " + start
+	case fault.RepositoryUnreachable, fault.RepositoryNotWritable:
+		return own + " If it is in the environment (HEARTH_GIT_CREDENTIALS, GITHUB_TOKEN) since the server was started, " + start
+	case fault.AgentNotInstalled:
+		if name, ok := details["agent"].(string); ok {
+			return "Run `" + a.self() + " agent install " + sanitizeLine(name) + "`."
+		}
+	}
+	return own
+}
+
+// sentenceOf makes a sentence of an error's text.
+func sentenceOf(text string) string {
+	r, n := utf8.DecodeRuneInString(text)
+	text = string(unicode.ToUpper(r)) + text[n:]
+	if !strings.ContainsAny(text[len(text)-1:], ".!?\n") {
+		text += "."
+	}
+	return text
 }
 
 // isUsage tells cobra's complaints about the command line from errors of a command.
@@ -214,17 +280,53 @@ machine, keeps the conversation, and hands back a branch.
   hearth agent install claude
   hearth run --repo https://git.example.org/app.git "Fix the flaky login test"
 
-A server is started in the background when none runs. Set HEARTH_SERVER and
-HEARTH_TOKEN to use one elsewhere.`,
+A server is started in the background when none runs, and ends by itself when it
+has nothing to do, or by ‘hearth stop’. It has the environment of the command that
+started it; ‘run’, ‘prompt’ and ‘deliver’ start it anew when theirs is another and
+nothing is at work. Set HEARTH_SERVER and HEARTH_TOKEN to use one elsewhere.
+
+Where a command takes [SESSION], it is the newest one unless it is named: by its id,
+or by an end of it that no other has, of six characters or more.`,
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+		Version:           a.versionText(),
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "folder of the server's state; tells servers apart (HEARTH_STATE_DIR)")
-	root.PersistentFlags().StringVar(&a.server, "server", "", "address of a server elsewhere (HEARTH_SERVER)")
-	root.AddCommand(a.runCmd(), a.promptCmd(), a.attachCmd(), a.listCmd(), a.cancelCmd(), a.diffCmd(), a.deliverCmd(), a.discardCmd(), a.deleteCmd(),
-		a.serveCmd(), a.agentCmd(), a.doctorCmd(), a.versionCmd())
+	root.SetVersionTemplate("hearth {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{error: err} })
+	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "folder of the server's state: another folder, another server (HEARTH_STATE_DIR)")
+	root.PersistentFlags().StringVar(&a.server, "server", "", "address of a server elsewhere (HEARTH_SERVER); its token is in HEARTH_TOKEN or the file HEARTH_TOKEN_FILE")
+	root.AddCommand(a.runCmd(), a.promptCmd(), a.attachCmd(), a.listCmd(), a.transcriptCmd(), a.cancelCmd(), a.diffCmd(), a.deliverCmd(), a.bundleCmd(), a.discardCmd(), a.deleteCmd(),
+		a.serveCmd(), a.stopCmd(), a.agentCmd(), a.doctorCmd(), a.versionCmd(), exitStatusTopic())
 	return root
+}
+
+// exitStatusTopic is a page of help; it does nothing.
+func exitStatusTopic() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exit-status",
+		Short: "What the exit statuses mean",
+		Long: `What the exit statuses mean, the same for every command.
+
+  0    done; of a turn: completed
+  10   the turn completed, but its work did not reach the remote
+  11   detached: you left with Ctrl-C, and the turn goes on (not with --detach: 0)
+  130  the turn was canceled, or the command was interrupted
+
+An error, or a turn that failed, has the status of its code's kind:
+
+  1    internal         something went wrong inside Hearth
+  2    invalid          the command line, the input or a setting is wrong
+  3    unauthenticated  no token, or a wrong one
+  4    forbidden        not allowed, or the remote refused
+  5    not_found        there is no such session or turn
+  6    conflict         not possible in the present state
+  7    exhausted        something is full, or too long: queue, disk, sandboxes, a diff
+  8    unavailable      server, sandbox, agent or git host do not work now
+  9    timeout          a limit of time has passed, --limit too
+
+The code is printed as "Code:", and with --json in turn.code. docs/errors.md lists
+all codes with their kinds.`,
+	}
 }
 
 // wantJSON decides between people and programs: --json says, else a terminal.

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"github.com/hearthd/hearth/internal/config"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/operation/rest/resttest"
+	"github.com/hearthd/hearth/internal/server"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/uistream"
 )
@@ -44,9 +46,24 @@ func TestMain(m *testing.M) {
 	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Serve: serve}))
 }
 
+// serve has the folder as a real server has it. Files in the folder say what it is like:
+// slow, busy.
 func serve(ctx context.Context, c config.Config) error {
-	if c.IdleExit != config.AutostartIdleExit {
+	if want := os.Getenv("CLI_TEST_IDLE_EXIT"); want != "" && c.IdleExit.String() != want {
 		return fmt.Errorf("idle exit is %v", c.IdleExit)
+	}
+	has := func(name string) bool { _, err := os.Stat(filepath.Join(c.StateDir, name)); return err == nil }
+	lock, err := server.Lock(c.StateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if has("slow") {
+		select {
+		case <-time.After(700 * time.Millisecond):
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -59,10 +76,16 @@ func serve(ctx context.Context, c config.Config) error {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+		if strings.Contains(r.URL.Query().Get("phase"), "running") && has("busy") {
+			_, _ = io.WriteString(w, `{"items":[{"id":"ses_busy","phase":"running"}]}`)
+			return
+		}
 		_, _ = io.WriteString(w, `{"items":[]}`)
 	})
-	if err := config.WriteToken(c.TokenFile, "own"); err != nil {
-		return err
+	if _, err := os.Stat(c.TokenFile); err != nil {
+		if err := config.WriteToken(c.TokenFile, "own"); err != nil {
+			return err
+		}
 	}
 	if err := config.WriteServerFile(c.StateDir, config.ServerFile{Address: "http://" + l.Addr().String(), PID: os.Getpid()}); err != nil {
 		return err
@@ -71,7 +94,18 @@ func serve(ctx context.Context, c config.Config) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
 	_ = s.Serve(l)
-	return nil
+	return config.RemoveServerFile(c.StateDir, os.Getpid())
+}
+
+// listen takes an address that somebody has just left.
+func listen(address string) (l net.Listener, err error) {
+	for range 100 {
+		if l, err = net.Listen("tcp", address); err == nil {
+			return l, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return nil, err
 }
 
 // buffer may be read while it is written.
@@ -101,24 +135,31 @@ type shell struct {
 	terminal bool
 	env      map[string]string
 	signals  chan os.Signal
+	slow     time.Duration // see cli.Env
+	giveUp   time.Duration // the same
+	now      func() time.Time
+	keys     atomic.Int64
+	pid      atomic.Int64 // who has the state folder
+
+	startServer func(context.Context, config.Config) (bool, error)
 }
 
 func newShell(t *testing.T) *shell {
 	t.Helper()
 	w := resttest.New(t)
-	return &shell{t: t, w: w, stdin: strings.NewReader(""), signals: make(chan os.Signal), env: map[string]string{
+	return &shell{t: t, w: w, stdin: strings.NewReader(""), signals: make(chan os.Signal), slow: time.Hour, env: map[string]string{
 		"HEARTH_SERVER": w.URL, "HEARTH_TOKEN": resttest.Token, "HEARTH_STATE_DIR": t.TempDir(),
 	}}
 }
 
 func (s *shell) run(args ...string) int {
-	n := 0
 	return cli.Main(s.t.Context(), args, cli.Env{
 		Stdin: s.stdin, Stdout: &s.out, Stderr: &s.err, Getenv: func(k string) string { return s.env[k] },
 		IsTerminal: func(any) bool { return s.terminal },
 		Interrupts: func() (<-chan os.Signal, func()) { return s.signals, func() {} },
-		NewKey:     func() string { n++; return fmt.Sprint("key-", s.t.Name(), n) },
-		Version:    client.Version{Version: "1.2.3"},
+		NewKey:     func() string { return fmt.Sprint("key-", s.t.Name(), s.keys.Add(1)) },
+		Version:    client.Version{Version: "1.2.3"}, SlowStart: s.slow, GiveUp: s.giveUp, StartServer: s.startServer, Now: s.now,
+		Holder: func(string) (int, error) { return int(s.pid.Load()), nil },
 	})
 }
 
@@ -383,9 +424,9 @@ func TestInterrupt(t *testing.T) {
 		stopped  bool
 		has      string
 	}{
-		{name: "no terminal", status: 0, has: "Detached; the turn goes on."},
-		{name: "detach", terminal: true, answer: "d\n", has: "Detached; the turn goes on."},
-		{name: "second", terminal: true, second: true, has: "Detached; the turn goes on."},
+		{name: "no terminal", status: 11, has: "Detached; the turn goes on."},
+		{name: "detach", terminal: true, answer: "d\n", status: 11, has: "Detached; the turn goes on."},
+		{name: "second", terminal: true, second: true, status: 11, has: "Detached; the turn goes on."},
 		{name: "stop", terminal: true, answer: "s\n", stopped: true, status: 130, has: "Stopping"},
 		{name: "go on", terminal: true, answer: "\n", has: "go on (Enter)?"},
 	} {
@@ -441,15 +482,17 @@ func TestVerbs(t *testing.T) {
 		name string
 		args []string
 	}{
-		{"list", []string{"list"}}, {"diff", []string{"diff"}}, {"delete-undelivered", []string{"delete", string(id)}},
-		{"discard", []string{"discard", string(id)}}, {"delete", []string{"delete", "--force", string(id)}}, {"unknown-session", []string{"attach", "ses_none"}},
-		{"unknown-command", []string{"runn"}}, {"unknown-flag", []string{"list", "--colour"}}, {"missing-argument", []string{"prompt", "x"}}, {"empty-task", []string{"run", " "}},
-		{"bad-agent", []string{"run", "--agent", "nobody", "x"}}, {"two-formats", []string{"diff", "--stat", "--names"}}, {"nothing-to-cancel", []string{"cancel"}},
-		{"version", []string{"version"}}, {"serve-mistakes", []string{"serve", "--sandbox", "docker", "--listen", "0.0.0.0:1"}}, {"help", []string{"--help"}}, {"run-help", []string{"run", "--help"}},
+		{"list", []string{"list"}}, {"diff", []string{"diff"}}, {"nothing-to-cancel", []string{"cancel"}}, {"delete-undelivered", []string{"delete", string(id)}},
+		{"discard-unnamed", []string{"discard"}}, {"delete-unnamed", []string{"delete"}}, {"discard", []string{"discard", string(id)}}, {"delete", []string{"delete", "--force", string(id)}}, {"unknown-session", []string{"attach", "ses_none"}},
+		{"unknown-command", []string{"runn"}}, {"unknown-flag", []string{"list", "--colour"}}, {"no-text", []string{"prompt", "ses_x"}}, {"no-prompt", []string{"prompt"}}, {"empty-task", []string{"run", " "}},
+		{"bad-agent", []string{"run", "--agent", "nobody", "x"}}, {"two-formats", []string{"diff", "--stat", "--names"}}, {"no-session", []string{"attach"}},
+		{"too-many", []string{"attach", "ses_a", "ses_b"}}, {"too-much", []string{"list", "ses_a"}}, {"dash", []string{"run", "-fix it"}}, {"limit", []string{"run", "--limit", "300ms", "x"}}, {"no-agent", []string{"agent", "install"}},
+		{"version", []string{"version"}}, {"serve-mistakes", []string{"serve", "--sandbox", "docker", "--listen", "0.0.0.0:1"}},
 	} {
 		s.out, s.err = buffer{}, buffer{}
 		status := s.run(c.args...)
 		text := regexp.MustCompile(`req_\d+`).ReplaceAllString(s.err.String(), "req_N")
+		text = regexp.MustCompile(`\(\d+s old`).ReplaceAllString(text, "(AGE old")
 		text = regexp.MustCompile(` +\d+s +`).ReplaceAllString(s.out.String(), "  AGE  ") + "-- stderr\n" + text + "-- status " + strconv.Itoa(status) + "\n"
 		golden(t, "verb-"+c.name, text)
 	}
@@ -532,7 +575,7 @@ func TestTokenIsNeeded(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	s.env["HEARTH_TOKEN"] = ""
-	if got := s.run("list"); got != 3 || !strings.Contains(s.err.String(), "HEARTH_TOKEN is not set") {
+	if got := s.run("list"); got != 3 || !strings.Contains(s.err.String(), "set HEARTH_TOKEN") {
 		t.Errorf("%d %s", got, s.err.String())
 	}
 	s.env["HEARTH_TOKEN"] = "wrong"

@@ -20,36 +20,79 @@ var errEnough = errors.New("the turn has ended")
 
 // following is one look at a session until its end or until the person leaves.
 type following struct {
-	c       *client.Client
-	session client.Session
-	turn    string // only this one; empty: all
-	options client.StreamOptions
-	out     sink
+	c        *client.Client
+	session  client.Session
+	turn     string    // only this one; empty: all
+	deadline time.Time // when that turn is stopped; zero: never
+	limit    time.Duration
+	options  client.StreamOptions
+	out      sink
+	now      func() time.Time
 
-	mu      sync.Mutex // held while something is shown or asked
+	stop bool // an interrupt stops the turn instead of asking
+
+	stopping bool // that was done; of follow's goroutine, as the next
+	limited  bool // the deadline has passed before the turn's end
+
+	mu      sync.Mutex // held while something is shown or asked; also of what follows
 	message map[int64]string
+	parts   int64 // seen so far
+	working bool  // a message has begun and not ended
+	start   starting
+	page    client.TurnList // turns that were read last
+	told    turnEnd         // how the newest turn ended, as its message says
 }
 
 // follow shows the conversation and returns the exit status.
 func (a *app) follow(ctx context.Context, f *following) (int, error) {
-	f.message = map[int64]string{}
+	f.message, f.now = map[int64]string{}, a.Now
 	f.options.States = true
+	if a.GiveUp > 0 {
+		f.c.GiveUp = a.GiveUp
+	}
 	signals, stop := a.Interrupts()
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- f.c.Stream(ctx, f.session.ID, f.options, f.show) }() // waited for below, always
+	watched := make(chan struct{})
+	go func() { // waited for below, always
+		defer close(watched)
+		f.watchStart(ctx, a)
+	}()
+	go func() { // waited for below, always
+		ended <- f.c.Stream(ctx, f.session.ID, f.options, func(e client.Event) error { return f.show(ctx, e) })
+	}()
+	var late <-chan time.Time
+	if !f.deadline.IsZero() {
+		t := time.NewTimer(f.deadline.Sub(a.Now()))
+		defer t.Stop()
+		late = t.C
+	}
 	for {
 		select {
 		case err := <-ended:
 			if err != nil && !errors.Is(err, errEnough) {
-				return 0, err
+				cancel()
+				<-watched
+				return 0, a.goOn(err, f)
 			}
-			return f.finish(ctx)
+			f.quiet()
+			status, err := f.finish(ctx)
+			cancel()
+			<-watched
+			return status, err
+		case <-late:
+			late = f.tooLate(ctx, a)
 		case <-signals:
 			f.mu.Lock() // nothing is shown while a question is
-			leave, err := a.interrupted(ctx, f, signals)
+			leave, err := f.stopping, error(nil)
+			if f.stop && !leave {
+				f.stopping = true
+				err = a.stopTurn(ctx, f)
+			} else if !leave {
+				leave, err = a.interrupted(ctx, f, signals)
+			}
 			if leave {
 				f.out.detached(&f.session)
 			}
@@ -59,14 +102,54 @@ func (a *app) follow(ctx context.Context, f *following) (int, error) {
 			}
 			if leave {
 				cancel()
-				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+				<-watched
+				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, errEnough) {
 					a.note("%s", sanitizeBlock(err.Error()))
 				}
 				a.note("Detached; the turn goes on. See it again: %s attach %s", a.self(), sanitizeLine(f.session.ID))
-				return exitOK, nil
+				return exitDetached, nil
 			}
 		}
 	}
+}
+
+// goOn adds to the error of a stream that has given up how to go on.
+func (a *app) goOn(err error, f *following) error {
+	var e *client.Error
+	if !errors.As(err, &e) || e.Code != string(fault.ServerUnavailable) {
+		return err
+	}
+	told := *e
+	told.Remedy = "The session is kept, and its turn goes on when a server is there. See it again: " + a.self() + " attach " + f.session.ID
+	return &told
+}
+
+// stopTurn has the turn at work stopped; its end is waited for.
+func (a *app) stopTurn(ctx context.Context, f *following) error {
+	if _, err := f.c.Cancel(ctx, f.session.ID, f.turn); err != nil {
+		return err
+	}
+	a.note("Stopping …")
+	return nil
+}
+
+// tooLate stops the turn, which has taken longer than the person waits. It gives
+// when to try again, nil when that is not needed.
+func (f *following) tooLate(ctx context.Context, a *app) <-chan time.Time {
+	if !f.limited {
+		f.limited = true
+		f.mu.Lock()
+		a.note("%v have passed since the command began (--limit): the turn is stopped, its work is kept.", f.limit)
+		f.mu.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err := f.c.Cancel(ctx, f.session.ID, f.turn)
+	var e *client.Error
+	if err == nil || errors.As(err, &e) && e.Status != 0 && e.Status < 500 {
+		return nil // stopped, or ended meanwhile
+	}
+	return time.After(2 * time.Second)
 }
 
 // interrupted asks what Ctrl-C means: detach, stop the turn, or go on. Without a
@@ -87,17 +170,29 @@ func (a *app) interrupted(ctx context.Context, f *following, signals <-chan os.S
 		case !ok, answer == "d", answer == "detach":
 			return true, nil
 		case answer == "s", answer == "stop":
-			if _, err := f.c.Cancel(ctx, f.session.ID, f.turn); err != nil {
-				return false, err
-			}
-			a.note("Stopping …")
+			return false, a.stopTurn(ctx, f)
 		}
 	}
 	return false, nil
 }
 
 // show passes an event on if it is of the turn that is followed.
-func (f *following) show(e client.Event) error {
+func (f *following) show(ctx context.Context, e client.Event) error {
+	if err := f.pass(e); err != nil || e.Type != string(uistream.TypeFinish) || f.turn != "" {
+		return err
+	}
+	// The whole session is followed: what became of the turn is on its row.
+	t, err := f.ended(ctx, e.Turn)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.out.turn(&f.session, t)
+	return nil
+}
+
+func (f *following) pass(e client.Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e.Type == string(uistream.TypeStart) {
@@ -112,6 +207,17 @@ func (f *following) show(e client.Event) error {
 	if f.turn != "" && e.State == "" && !e.Reset && f.message[e.Turn] != f.turn {
 		return nil
 	}
+	if e.State == "" && !e.Reset {
+		f.parts++
+		f.working = e.Type != string(uistream.TypeFinish)
+		f.startGoesOn(e)
+		if e.Type == string(uistream.DataType(uistream.DataTurnEnd)) {
+			f.told = turnEnd{}
+			if err := json.Unmarshal(e.Data, &f.told); err != nil {
+				f.told = turnEnd{} // the turn's row says it, too
+			}
+		}
+	}
 	if err := f.out.event(e); err != nil {
 		return err
 	}
@@ -119,6 +225,51 @@ func (f *following) show(e client.Event) error {
 		return errEnough
 	}
 	return nil
+}
+
+// turnEnd is what is read of a data-turn-end part.
+type turnEnd struct {
+	Data struct {
+		State    string `json:"state"`
+		Code     string `json:"code"`
+		Sentence string `json:"sentence"`
+		Remedy   string `json:"remedy"`
+		Delivery *struct {
+			State    string `json:"state"`
+			Code     string `json:"code"`
+			Sentence string `json:"sentence"`
+			OID      string `json:"oid"`
+		} `json:"delivery"`
+	} `json:"data"`
+}
+
+// ended reads a turn whose message has ended. A page of turns is kept, so that a
+// long session is not asked for turn by turn. Where the server does not answer it
+// is what the message itself told.
+func (f *following) ended(ctx context.Context, number int64) (*client.Turn, error) {
+	for range 2 {
+		for i := range f.page.Items {
+			if t := &f.page.Items[i]; t.Number == number && t.Ended() {
+				return t, nil
+			}
+		}
+		c, cancel := context.WithTimeout(ctx, 10*time.Second)
+		page, err := f.c.Turns(c, f.session.ID, number-1)
+		cancel()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			break
+		}
+		f.page = page
+	}
+	d := f.told.Data
+	t := &client.Turn{ID: f.message[number], Number: number, State: d.State, Code: d.Code, Message: d.Sentence, Remedy: d.Remedy}
+	if d.Delivery != nil {
+		t.Delivery = &client.Delivery{State: d.Delivery.State, Code: d.Delivery.Code, Message: d.Delivery.Sentence, Commit: d.Delivery.OID}
+	}
+	return t, nil
 }
 
 // finish reads how the turn ended and shows the summary.
@@ -159,6 +310,9 @@ func (f *following) finish(ctx context.Context) (int, error) {
 		}
 	}
 	status := outcome(turn)
+	if f.limited && turn != nil && turn.State == "canceled" {
+		status = fault.KindTimeout.ExitStatus()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.out.end(&f.session, turn, status)

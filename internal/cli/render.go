@@ -15,6 +15,9 @@ import (
 type sink interface {
 	session(s *client.Session)
 	event(e client.Event) error
+	starting(turn, step string, took time.Duration, fresh bool) // fresh: another step than before
+	started(turn string, ok bool, took time.Duration)
+	turn(s *client.Session, t *client.Turn) // a turn has ended; the session goes on
 	end(s *client.Session, t *client.Turn, status int)
 	detached(s *client.Session)
 }
@@ -44,6 +47,10 @@ func (j jsonSink) event(e client.Event) error {
 	return j.line(map[string]any{"event": "part", "cursor": e.ID(), "part": e.Data})
 }
 
+func (j jsonSink) turn(_ *client.Session, t *client.Turn) {
+	_ = j.line(map[string]any{"event": "turn", "turn": t})
+}
+
 func (j jsonSink) end(s *client.Session, t *client.Turn, status int) {
 	_ = j.line(map[string]any{"event": "end", "session": s, "turn": t, "exitStatus": status})
 }
@@ -61,10 +68,15 @@ type textSink struct {
 	now  func() time.Time
 	self string // how this program was called, for what to try next
 
+	remedy func(code string, details map[string]any, own string) string // nil: the server's own
+	brief  bool                                                         // nothing is said of what to try next
+	broken bool                                                         // the connection broke, which was told
+
 	column  bool   // the cursor is behind text
 	pending string // the call whose line may still be written over
 	tools   map[string]*toolLine
 	plan    map[string]string // status by entry
+	told    string            // the turn whose end was shown last
 	err     error
 }
 
@@ -128,7 +140,10 @@ type partFields struct {
 func (t *textSink) event(e client.Event) error {
 	switch {
 	case e.State == client.StateBroken:
-		t.line("%s", t.st.dim("… the connection broke; trying again"))
+		if !t.broken {
+			t.line("%s", t.st.dim("… the connection broke; trying again"))
+		}
+		t.broken = true
 		return t.err
 	case e.State != "":
 		return t.err
@@ -136,6 +151,7 @@ func (t *textSink) event(e client.Event) error {
 		t.line("%s", t.st.dim("… the server no longer has what was shown last; it is shown again"))
 		return t.err
 	}
+	t.broken = false
 	var p partFields
 	if err := json.Unmarshal(e.Data, &p); err != nil {
 		p = partFields{} // a part with a field of another shape: shown by its type alone
@@ -175,12 +191,16 @@ func (t *textSink) event(e client.Event) error {
 	case uistream.DataType(uistream.DataUserPrompt):
 		var u struct{ Author, Text string }
 		if json.Unmarshal(p.Data, &u) == nil {
-			t.line("")
-			t.line("%s %s", t.st.bold("›"), t.st.bold(strings.ReplaceAll(strings.TrimSpace(sanitize(u.Text)), "\n", "\n  ")))
-			t.line("")
+			t.prompt(u.Text)
 		}
 	}
 	return t.err
+}
+
+func (t *textSink) prompt(text string) {
+	t.line("")
+	t.line("%s %s", t.st.bold("›"), t.st.bold(strings.ReplaceAll(strings.TrimSpace(sanitize(text)), "\n", "\n  ")))
+	t.line("")
 }
 
 func (t *textSink) text(s string) {
@@ -272,12 +292,10 @@ func (t *textSink) detached(s *client.Session) {
 	t.fresh()
 }
 
-func (t *textSink) end(s *client.Session, turn *client.Turn, _ int) {
+// turn shows how a turn ended, and what became of its work.
+func (t *textSink) turn(s *client.Session, turn *client.Turn) {
+	t.told = turn.ID
 	t.line("")
-	if turn == nil {
-		t.line("No turn has run in this session. Send one: hearth prompt %s \"…\"", sanitizeLine(s.ID))
-		return
-	}
 	took := ""
 	if turn.Times.Total != nil {
 		took = " in " + millis(*turn.Times.Total)
@@ -307,10 +325,24 @@ func (t *textSink) end(s *client.Session, turn *client.Turn, _ int) {
 	for _, n := range turn.Notes {
 		t.row("Note", sanitizeLine(n))
 	}
+}
+
+// end shows the rest of the newest turn's end, and what to try next.
+func (t *textSink) end(s *client.Session, turn *client.Turn, _ int) {
+	if turn == nil {
+		t.line("")
+		t.line("No turn has run in this session. Send one: %s prompt %s \"…\"", t.self, sanitizeLine(s.ID))
+		return
+	}
+	if t.told != turn.ID {
+		t.turn(s, turn)
+	}
 	if p := phases(&turn.Times); p != "" {
 		t.row("Time", p)
 	}
-	t.row("Sandbox", fmt.Sprintf("%s, generation %d", sanitizeLine(s.Sandbox.Isolation), turn.Generation))
+	if turn.Generation > 0 {
+		t.row("Sandbox", fmt.Sprintf("%s, generation %d", sanitizeLine(s.Sandbox.Isolation), turn.Generation))
+	}
 	if turn.Rung != "" {
 		memory := turn.Rung
 		if n := len(turn.RungFailed); n > 0 {
@@ -321,7 +353,10 @@ func (t *textSink) end(s *client.Session, turn *client.Turn, _ int) {
 	if turn.Truncated != "" {
 		t.row("Missing", "the conversation lacks its end: "+sanitizeLine(turn.Truncated))
 	}
-	for _, n := range next(t.self, s, turn) {
+	if t.brief {
+		return
+	}
+	for _, n := range t.next(s, turn) {
 		t.row("Next", n)
 	}
 }
@@ -342,13 +377,16 @@ func (t *textSink) delivery(s *client.Session, turn *client.Turn) {
 	case "no_changes":
 		t.row("Branch", "nothing changed, nothing was pushed")
 	case "held":
-		t.row("Branch", fmt.Sprintf("%s: the work is kept on the server and not pushed", branch))
+		t.row("Branch", fmt.Sprintf("%s: commit %s is kept on the server and not pushed", branch, sanitizeLine(turn.Commit)))
 	case "scratch":
 		t.row("Work", "commit "+sanitizeLine(d.Commit)+", kept on the server; there is no remote")
 	case "failed":
 		t.row("Branch", fmt.Sprintf("%s: %s %s (%s)", branch, t.st.bad("not delivered:"), sanitizeBlock(d.Message), sanitizeLine(d.Code)))
 		if d.Remedy != "" {
 			t.row("", sanitizeBlock(d.Remedy))
+		}
+		if turn.Commit != "" {
+			t.row("Work", "commit "+sanitizeLine(turn.Commit)+", kept on the server")
 		}
 	}
 }
@@ -380,19 +418,28 @@ func phases(t *client.Times) string {
 }
 
 // next is what to try after a turn.
-func next(self string, s *client.Session, t *client.Turn) []string {
-	id := sanitizeLine(s.ID)
+func (t *textSink) next(s *client.Session, turn *client.Turn) []string {
+	id, self := sanitizeLine(s.ID), t.self
 	var out []string
-	if t.State == "failed" && t.Remedy != "" {
-		out = append(out, sanitizeBlock(t.Remedy))
+	if turn.State == "failed" && turn.Remedy != "" {
+		own := turn.Remedy
+		if t.remedy != nil {
+			own = t.remedy(turn.Code, nil, own)
+		}
+		out = append(out, sanitizeBlock(own))
 	}
-	if d := t.Delivery; d != nil {
-		switch {
-		case d.State == "held" && s.Repo != "", d.State == "failed":
+	if d := turn.Delivery; d != nil {
+		switch open := d.State == "held" || d.State == "failed"; {
+		case open && s.Undelivered && s.Repo != "":
 			out = append(out, self+" deliver "+id+"   or   "+self+" discard "+id)
+		case d.State == "failed":
+			out = append(out, self+" discard "+id) // what was refused is in the sandbox only
+		}
+		if turn.Commit != "" && (d.State == "failed" || d.State == "scratch") {
+			out = append(out, self+" bundle "+id)
 		}
 	}
-	if t.Commit != "" {
+	if turn.Commit != "" {
 		out = append(out, self+" diff "+id)
 	}
 	return append(out, self+" prompt "+id+` "…"`)

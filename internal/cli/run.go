@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 
@@ -14,14 +15,16 @@ import (
 	"github.com/hearthd/hearth/internal/fault"
 )
 
+// statuses is in the help text of what waits for a turn.
 const statuses = `
-Exit status: 0 completed · 10 completed, but the work did not reach the remote ·
-130 canceled · for a failed turn or a refused command by the kind of its code:
-1 internal, 2 invalid, 3 unauthenticated, 4 forbidden, 5 not found, 6 conflict,
-7 exhausted, 8 unavailable, 9 timeout.`
+Exit status: 0 completed · 9 too late · 10 completed, but the work did not reach
+the remote · 11 detached with Ctrl-C · 130 canceled · others by the kind of the
+error: hearth help exit-status`
 
-func (a *app) sink() sink {
-	return newTextSink(a.Stdout, a.style(a.Stdout), a.IsTerminal(a.Stdout) && a.Getenv("TERM") != "dumb", a.Now, a.self())
+func (a *app) sink() *textSink {
+	t := newTextSink(a.Stdout, a.style(a.Stdout), a.IsTerminal(a.Stdout) && a.Getenv("TERM") != "dumb", a.Now, a.self())
+	t.remedy = a.remedy
+	return t
 }
 
 func (a *app) sinkFor(cmd *cobra.Command) sink {
@@ -35,25 +38,25 @@ func jsonFlag(cmd *cobra.Command) {
 	cmd.Flags().Bool("json", false, "one JSON object a line; the default when the output is no terminal")
 }
 
-// task is the prompt: the arguments, or standard input for "-".
-func (a *app) task(args []string) (string, error) {
+// text is a prompt: the arguments, or standard input for "-".
+func (a *app) text(what string, args []string) (string, error) {
 	text := strings.Join(args, " ")
 	if text == "-" {
 		b, err := io.ReadAll(io.LimitReader(a.Stdin, 1<<20))
 		if err != nil {
-			return "", fmt.Errorf("read the task from standard input: %w", err)
+			return "", fmt.Errorf("read the %s from standard input: %w", what, err)
 		}
 		text = string(b)
 	}
 	if strings.TrimSpace(text) == "" {
-		return "", usageError{errors.New("the task is empty")}
+		return "", misused("the %s is empty", what)
 	}
 	return text, nil
 }
 
 func (a *app) runCmd() *cobra.Command {
 	var in client.CreateInput
-	var detach bool
+	var detach, stop, brief bool
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   `run [--repo URL] TASK | -`,
@@ -62,24 +65,33 @@ func (a *app) runCmd() *cobra.Command {
 
 The task is the argument, or standard input with "-". Without --repo the agent
 works in an empty scratch folder. Ctrl-C asks whether to detach or to stop; the
-turn goes on when the command or its terminal goes away.
+turn goes on when the command or its terminal goes away. For scripts there is
+--stop-on-interrupt: Ctrl-C or SIGTERM stops the turn and waits for its end.
+
+--limit covers everything that you wait for: a server that is started, the
+sandbox, the repository's setup, the agent's work. Then the turn is stopped and
+its work kept. The server holds every turn of the session to the same limit,
+there from the moment the agent begins, also when nobody watches.
 ` + statuses,
 		Example: `  hearth run --repo https://git.example.org/app.git "Fix the flaky login test"
   hearth run --repo https://git.example.org/app.git --agent codex --branch fix/login - < task.md
   hearth run --repo https://git.example.org/app.git --json "Update the README" | jq .`,
-		Args: cobra.MinimumNArgs(1),
+		Args: someOf("the task"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
+			ctx, began := cmd.Context(), a.Now()
 			var err error
-			if in.Prompt, err = a.task(args); err != nil {
+			if in.Prompt, err = a.text("task", args); err != nil {
 				return err
 			}
-			if limit < 0 || limit > 24*time.Hour {
-				return usageError{errors.New("--limit must be between 0 and 24h")}
+			if limit != 0 && limit < time.Second || limit > 24*time.Hour {
+				return misused("--limit must be between 1s and 24h")
 			}
-			in.TotalLimitSeconds = int64(limit.Round(time.Second) / time.Second)
+			in.TotalLimitSeconds = int64((limit + time.Second - 1) / time.Second)
+			if detach && stop {
+				return misused("--detach and --stop-on-interrupt do not go together")
+			}
 			in.Key = a.NewKey()
-			c, err := a.connect(ctx)
+			c, err := a.readyWithin(ctx, limit)
 			if err != nil {
 				return err
 			}
@@ -91,21 +103,30 @@ turn goes on when the command or its terminal goes away.
 			out.session(&made.Session)
 			if detach {
 				out.detached(&made.Session)
-				a.note("See it: hearth attach %s", sanitizeLine(made.Session.ID))
+				a.note("See it: %s attach %s", a.self(), sanitizeLine(made.Session.ID))
 				return nil
 			}
-			a.status, err = a.follow(ctx, &following{c: c, session: made.Session, turn: made.Turn.ID, options: client.StreamOptions{After: "0.0"}, out: out})
+			if t, ok := out.(*textSink); ok {
+				t.brief = brief
+			}
+			f := &following{c: c, session: made.Session, turn: made.Turn.ID, limit: limit, stop: stop, options: client.StreamOptions{After: "0.0"}, out: out}
+			if limit > 0 {
+				f.deadline = began.Add(limit)
+			}
+			a.status, err = a.follow(ctx, f)
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&in.Repo, "repo", "", "URL of the git repository")
-	cmd.Flags().StringVar(&in.Agent, "agent", "", "agent: see hearth agent list (default claude)")
-	cmd.Flags().StringVar(&in.Model, "model", "", "model (default: the agent's)")
+	cmd.Flags().StringVar(&in.Repo, "repo", "", "URL of the git repository (default: an empty scratch folder)")
+	cmd.Flags().StringVar(&in.Agent, "agent", "", "agent to run, one that ‘hearth agent list’ shows (default claude)")
+	cmd.Flags().StringVar(&in.Model, "model", "", "model for the agent, by the name its provider has for it (default: the agent's own)")
 	cmd.Flags().StringVar(&in.Branch, "branch", "", "branch for the work; an existing one is continued (default: a fresh one)")
 	cmd.Flags().StringVar(&in.Base, "base", "", "branch to start from (default: the repository's)")
 	cmd.Flags().StringVar(&in.Title, "title", "", "title (default: the first line of the task)")
-	cmd.Flags().DurationVar(&limit, "limit", 0, "longest turn (default 30m)")
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not watch")
+	cmd.Flags().DurationVar(&limit, "limit", 0, "stop the turn so long after this command began (default: 30m after the agent began)")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait: print the session and return")
+	cmd.Flags().BoolVar(&stop, "stop-on-interrupt", false, "Ctrl-C and SIGTERM stop the turn and do not ask; a second one leaves it alone")
+	cmd.Flags().BoolVar(&brief, "no-next", false, "do not say what may be done next")
 	jsonFlag(cmd)
 	return cmd
 }
@@ -130,34 +151,41 @@ func (a *app) promptCmd() *cobra.Command {
 	var in client.PromptInput
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "prompt SESSION TEXT | -",
+		Use:   "prompt [SESSION] TEXT | -",
 		Short: "Send a further prompt and watch its turn",
-		Long: `Send a prompt to a session and watch its turn.
+		Long: `Send a prompt to a session and watch its turn. The text is the argument, or
+standard input with "-". ` + newestRule + `
 
 When a turn is at work, the prompt waits in the queue; --interrupt stops that
 turn, --reject refuses instead.
 ` + statuses,
-		Example: `  hearth prompt ses_01J… "Now add a test"
+		Example: `  hearth prompt "Now add a test"
   hearth prompt ses_01J… --interrupt "Stop: use the other library"`,
-		Args: cobra.MinimumNArgs(2),
+		Args: someOf("the text of the prompt"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			id := args[0]
-			var err error
-			if in.Prompt, err = a.task(args[1:]); err != nil {
+			named, words, err := promptArgs(args)
+			if err != nil {
+				return err
+			}
+			if in.Prompt, err = a.text("prompt", words); err != nil {
 				return err
 			}
 			interrupt, reject := cmd.Flags().Lookup("interrupt").Changed, cmd.Flags().Lookup("reject").Changed
 			switch {
 			case interrupt && reject:
-				return usageError{errors.New("--interrupt and --reject do not go together")}
+				return misused("--interrupt and --reject do not go together")
 			case interrupt:
 				in.Mode = "interrupt"
 			case reject:
 				in.Mode = "reject"
 			}
 			in.Key = a.NewKey()
-			c, err := a.connect(ctx)
+			c, err := a.reach(ctx, ready)
+			if err != nil {
+				return err
+			}
+			id, err := a.sessionOf(ctx, c, named, true)
 			if err != nil {
 				return err
 			}
@@ -186,10 +214,13 @@ turn, --reject refuses instead.
 	}
 	cmd.Flags().Bool("interrupt", false, "stop the turn at work first")
 	cmd.Flags().Bool("reject", false, "refuse when a turn is at work")
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not watch")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait: print the session and return")
 	jsonFlag(cmd)
 	return cmd
 }
+
+// cursor is the place of a part.
+var cursor = regexp.MustCompile(`^\d{1,18}\.\d{1,18}$`)
 
 func (a *app) attachCmd() *cobra.Command {
 	var now bool
@@ -198,20 +229,29 @@ func (a *app) attachCmd() *cobra.Command {
 		Use:   "attach [SESSION]",
 		Short: "Watch a session: its whole conversation, then live",
 		Long: `Show a session's conversation from its beginning and go on live until nothing is
-accepted any more. Without SESSION it is the newest one. Many may watch at once;
-leaving cancels nothing.
+accepted any more; each turn's end is shown. Many may watch at once; leaving
+cancels nothing. ` + newestRule + `
+
+With --json each line is an object; its "event" is session, connection, start (of a
+sandbox that takes long), part, reset, turn (its end), detached or end.
 ` + statuses,
 		Example: `  hearth attach
   hearth attach ses_01J… --now
   hearth attach ses_01J… --json --after 3.17`,
-		Args: cobra.MaximumNArgs(1),
+		Args: oneSession,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			switch {
+			case after != "" && now:
+				return misused("--after and --now do not go together")
+			case after != "" && !cursor.MatchString(after):
+				return misused("--after %q is no part: it is TURN.PART, such as 3.17, as --json prints it in \"cursor\"", after)
+			}
 			c, err := a.connect(ctx)
 			if err != nil {
 				return err
 			}
-			id, err := sessionOf(ctx, c, args)
+			id, err := a.sessionOf(ctx, c, args, true)
 			if err != nil {
 				return err
 			}
@@ -226,22 +266,7 @@ leaving cancels nothing.
 		},
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "only the turn at work and what follows")
-	cmd.Flags().StringVar(&after, "after", "", "go on after this part, TURN.PART")
+	cmd.Flags().StringVar(&after, "after", "", "go on after this part, TURN.PART as --json prints it")
 	jsonFlag(cmd)
 	return cmd
-}
-
-// sessionOf is the session that was named, else the newest.
-func sessionOf(ctx context.Context, c *client.Client, args []string) (string, error) {
-	if len(args) > 0 {
-		return args[0], nil
-	}
-	l, err := c.List(ctx, client.ListInput{Limit: 1})
-	if err != nil {
-		return "", err
-	}
-	if len(l.Items) == 0 {
-		return "", fault.New(fault.SessionNotFound, "There is no session yet. Make one with hearth run.")
-	}
-	return l.Items[0].ID, nil
 }

@@ -46,7 +46,7 @@ func (a *app) serveCmd() *cobra.Command {
 Every flag has an environment variable: --listen is HEARTH_LISTEN. Keys of model
 providers come from the environment only, such as ANTHROPIC_API_KEY.`,
 		Example: "  hearth serve\n  hearth serve --listen 127.0.0.1:8080 --max-sandboxes 4",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.config(given)
 			if err != nil {
@@ -87,7 +87,7 @@ func (a *app) agentCmd() *cobra.Command {
 		Use:     "install NAME…",
 		Short:   "Fetch agents, pinned and checked",
 		Example: "  hearth agent install claude codex\n  hearth agent install claude --from /media/agents",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someOf("the name of an agent"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.AgentInstall == nil {
 				return fault.New(fault.Unsupported, "This program cannot install agents.")
@@ -110,7 +110,7 @@ func (a *app) agentCmd() *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "List known agents",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.AgentList == nil {
 				return fault.New(fault.Unsupported, "This program knows no agents.")
@@ -142,8 +142,16 @@ func (a *app) agentCmd() *cobra.Command {
 	list.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	verify := &cobra.Command{
 		Use:   "verify NAME…",
-		Short: "Check installed agents against what was pinned",
-		Args:  cobra.MinimumNArgs(1),
+		Short: "Check installed agents and try them in a sandbox",
+		Long: `Check the files of installed agents against their hashes, then run each, the real
+program, in a sandbox of a server of its own: it is started, does a task, is
+canceled at another, killed at a third, and must go on where it was. The model is a
+scripted one: no key is needed, nothing is spent, no session of yours is touched.
+
+This takes about half a minute an agent. The last line says that it passed; a step
+that fails is named, with exit status 8.`,
+		Example: "  hearth agent verify claude",
+		Args:    someOf("the name of an agent"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.AgentVerify == nil {
 				return fault.New(fault.Unsupported, "This program cannot check agents.")
@@ -156,7 +164,7 @@ func (a *app) agentCmd() *cobra.Command {
 				if err := a.AgentVerify(cmd.Context(), cfg, name, a.progress); err != nil {
 					return err
 				}
-				a.print("%s is as it was installed.\n", sanitizeLine(name))
+				a.print("%s passed: its files are as they were installed, and it works in a sandbox.\n", sanitizeLine(name))
 			}
 			return nil
 		},
@@ -176,7 +184,7 @@ func (a *app) doctorCmd() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check what this machine needs to run sandboxes",
 		Long:  "Check what this machine needs. Every check that fails says what to do. Exit status 8 when one fails.",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Doctor == nil {
 				return fault.New(fault.Unsupported, "This program has no checks.")
@@ -219,17 +227,25 @@ func (a *app) doctorCmd() *cobra.Command {
 	return cmd
 }
 
+func (a *app) versionText() string {
+	v := a.Version.Version
+	if v == "" {
+		v = "dev"
+	}
+	return strings.Join(strings.Fields(v+" "+a.Version.Commit+" "+a.Version.Go), " ")
+}
+
 func (a *app) versionCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if asJSON {
 				return a.printJSON(a.Version)
 			}
-			a.print("hearth %s\n", strings.Join(strings.Fields(a.Version.Version+" "+a.Version.Commit+" "+a.Version.Go), " "))
+			a.print("hearth %s\n", a.versionText())
 			return nil
 		},
 	}

@@ -1,9 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthd/hearth/client"
+	"github.com/hearthd/hearth/internal/fault"
 )
 
 func (a *app) printJSON(v any) error {
@@ -29,13 +31,14 @@ func (a *app) listCmd() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List sessions, newest first",
 		Example: "  hearth list\n  hearth list --phase running,queued\n  hearth list --all --json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
 			var items []client.Session
+			more := false
 			for {
 				page, err := c.List(cmd.Context(), in)
 				if err != nil {
@@ -43,6 +46,7 @@ func (a *app) listCmd() *cobra.Command {
 				}
 				items = append(items, page.Items...)
 				if in.Below = page.Next; !all || page.Next == "" {
+					more = page.Next != ""
 					break
 				}
 			}
@@ -52,25 +56,50 @@ func (a *app) listCmd() *cobra.Command {
 				}
 				return a.printJSON(items)
 			}
-			if len(items) == 0 {
-				a.note("There are no sessions. Make one with hearth run.")
+			switch {
+			case len(items) == 0 && (in.Repo != "" || len(in.Phases) > 0):
+				a.note("No session matches. All of them: %s list", a.self())
+				return nil
+			case len(items) == 0:
+				a.note("There are no sessions. Make one with `hearth run`.")
 				return nil
 			}
-			t := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(t, "SESSION\tPHASE\tAGENT\tTURNS\tAGE\tBRANCH\tTITLE")
-			for _, s := range items {
-				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", sanitizeLine(s.ID), sanitizeLine(s.Phase), sanitizeLine(s.Agent), s.Turns,
-					age(a.Now().Sub(s.CreatedAt)), clip(sanitizeLine(s.Branch), 40), clip(sanitizeLine(s.Title), 60))
+			// Where all are of one repository it would only take room.
+			repo := func(*client.Session) string { return "" }
+			head := "SESSION\tPHASE\tAGENT\tTURNS\tAGE\tBRANCH\tTITLE"
+			if slices.ContainsFunc(items, func(s client.Session) bool { return s.Repo != items[0].Repo }) {
+				head = strings.Replace(head, "BRANCH", "REPOSITORY\tBRANCH", 1)
+				repo = func(s *client.Session) string { return clipFront(cmp.Or(sanitizeLine(s.Repo), "-"), 40) + "\t" }
 			}
-			return t.Flush()
+			t := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(t, head)
+			for i := range items {
+				s := &items[i]
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s%s\t%s\n", sanitizeLine(s.ID), sanitizeLine(s.Phase), sanitizeLine(s.Agent), s.Turns,
+					age(a.Now().Sub(s.CreatedAt)), repo(s), clip(sanitizeLine(s.Branch), 40), clip(sanitizeLine(s.Title), 60))
+			}
+			err = t.Flush()
+			if more {
+				a.note("There are more: --all shows them.")
+			}
+			return err
 		},
 	}
-	cmd.Flags().StringSliceVar(&in.Phases, "phase", nil, "only sessions in these phases")
+	cmd.Flags().StringSliceVar(&in.Phases, "phase", nil, "only sessions in these phases, such as running, queued, failed, idle")
 	cmd.Flags().StringVar(&in.Repo, "repo", "", "only sessions of this repository")
-	cmd.Flags().IntVar(&in.Limit, "limit", 0, "page size (default 50)")
-	cmd.Flags().BoolVar(&all, "all", false, "all pages")
+	cmd.Flags().IntVar(&in.Limit, "limit", 0, "how many to show (default 50)")
+	cmd.Flags().BoolVar(&all, "all", false, "show all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
+}
+
+// clipFront shortens a text to its end, where repositories differ.
+func clipFront(s string, most int) string {
+	r := []rune(s)
+	if len(r) <= most {
+		return s
+	}
+	return "…" + string(r[len(r)-most+1:])
 }
 
 func age(d time.Duration) string {
@@ -90,15 +119,15 @@ func (a *app) cancelCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cancel [SESSION]",
 		Short:   "Stop the turn at work, or take one out of the queue",
-		Long:    "Stop the turn at work; its work is packed and kept. Without SESSION it is the newest one.",
+		Long:    "Stop the turn at work; what it did is packed and kept, and prompts that wait stay in\nthe queue until the next prompt. " + newestRule,
 		Example: "  hearth cancel ses_01J…\n  hearth cancel ses_01J… --turn trn_01J…",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    oneSession,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
-			id, err := sessionOf(cmd.Context(), c, args)
+			id, err := a.sessionOf(cmd.Context(), c, args, false)
 			if err != nil {
 				return err
 			}
@@ -118,16 +147,20 @@ func (a *app) diffCmd() *cobra.Command {
 	var turn string
 	var stat, names bool
 	cmd := &cobra.Command{
-		Use:     "diff [SESSION]",
-		Short:   "Show what a session changed",
-		Long:    "Compare a session's packed work with where it began. Wakes nothing. Without SESSION it is the newest one.",
+		Use:   "diff [SESSION]",
+		Short: "Show what a session changed",
+		Long: `Compare a session's packed work with where it began. Wakes nothing.
+` + newestRule + `
+
+Exit status 7 when the difference is longer than 4 MiB, and only its beginning is
+shown: hearth bundle has all of it.`,
 		Example: "  hearth diff ses_01J… --stat\n  hearth diff ses_01J… | git apply",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    oneSession,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			format := "patch"
 			switch {
 			case stat && names:
-				return usageError{errors.New("--stat and --names do not go together")}
+				return misused("--stat and --names do not go together")
 			case stat:
 				format = "stat"
 			case names:
@@ -137,7 +170,7 @@ func (a *app) diffCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			id, err := sessionOf(cmd.Context(), c, args)
+			id, err := a.sessionOf(cmd.Context(), c, args, false)
 			if err != nil {
 				return err
 			}
@@ -151,7 +184,9 @@ func (a *app) diffCmd() *cobra.Command {
 			}
 			a.print("%s", text)
 			if d.Truncated {
-				a.note("The difference is longer than is shown.")
+				a.status = fault.KindExhausted.ExitStatus()
+				a.note("The difference is longer than is shown: what was written is not all of it and cannot be applied.")
+				a.note("  All of it, as a file for git: %s bundle %s", a.self(), sanitizeLine(id))
 			}
 			if text == "" {
 				a.note("Nothing changed.")
@@ -193,47 +228,64 @@ func (a *app) colourDiff(text, format string) string {
 
 func (a *app) deliverCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:     "deliver SESSION",
-		Short:   "Push work that the remote does not have",
-		Example: "  hearth deliver ses_01J…",
-		Args:    cobra.ExactArgs(1),
+		Use:   "deliver [SESSION]",
+		Short: "Push work that the remote does not have",
+		Long: `Push a session's packed work that the remote does not have, such as that of a turn
+that failed or was canceled, or whose push was refused. Nobody's commits are
+overwritten. ` + newestRule + `
+
+Exit status: 0 pushed, as read back from the remote · 10 not pushed · others by
+the kind of the error: hearth help exit-status`,
+		Example: "  hearth deliver\n  hearth deliver ses_01J…",
+		Args:    oneSession,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			c, err := a.connect(ctx)
+			c, err := a.reach(ctx, current)
 			if err != nil {
 				return err
 			}
-			before, err := c.Get(ctx, args[0])
+			id, err := a.sessionOf(ctx, c, args, false)
 			if err != nil {
 				return err
 			}
-			s, err := c.Deliver(ctx, args[0])
+			before, err := c.Get(ctx, id)
 			if err != nil {
 				return err
 			}
-			// A push takes seconds; what came of it is on the last turn.
-			for range 300 {
+			s, err := c.Deliver(ctx, id)
+			if err != nil {
+				return err
+			}
+			// A push takes seconds, at most a quarter of an hour; what came of it is on the last turn.
+			asked, told := a.Now(), false
+			for a.Now().Sub(asked) < 20*time.Minute {
 				if t := s.LastTurn; t != nil && delivered(t) != delivered(before.LastTurn) {
 					if t.Delivery.State == "failed" {
 						a.status = exitDeliveryFailed
 						a.note("Not delivered: %s (%s)", sanitizeBlock(t.Delivery.Message), sanitizeLine(t.Delivery.Code))
 						a.note("  Try: %s", sanitizeBlock(t.Delivery.Remedy))
+						if t.Commit != "" {
+							a.note("  As a file: %s bundle %s", a.self(), sanitizeLine(id))
+						}
 						return nil
 					}
 					a.print("%s is at %s, as read back from the remote.\n", sanitizeLine(s.Branch), sanitizeLine(t.Delivery.Commit))
 					return nil
+				}
+				if !told && a.Now().Sub(asked) > 10*time.Second {
+					told = true
+					a.note("The push goes on …")
 				}
 				select {
 				case <-time.After(200 * time.Millisecond):
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-				if s, err = c.Get(ctx, args[0]); err != nil {
+				if s, err = c.Get(ctx, id); err != nil {
 					return err
 				}
 			}
-			a.note("The push still goes on. See it with hearth list or hearth attach %s.", sanitizeLine(args[0]))
-			return nil
+			return fault.New(fault.ForgeUnavailable, "The push has not ended. See what came of it: %s attach %s", a.self(), id)
 		},
 	}
 }
@@ -248,19 +300,29 @@ func delivered(t *client.Turn) string {
 
 func (a *app) discardCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:     "discard SESSION",
-		Short:   "Set the work back to the last delivered commit",
+		Use:   "discard SESSION",
+		Short: "Throw away work that the remote does not have",
+		Long: `Set a session's work back to the last delivered commit, or to where it began.
+` + namedRule + ` To keep a copy, fetch it with
+‘hearth bundle’ first.`,
 		Example: "  hearth discard ses_01J…",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneSession,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.unnamed(cmd.Context(), "discard", "throwing work away", func(s *client.Session) bool { return s.Undelivered })
+			}
 			c, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if _, err := c.Discard(cmd.Context(), args[0]); err != nil {
+			id, err := a.sessionOf(cmd.Context(), c, args, true)
+			if err != nil {
 				return err
 			}
-			a.print("The undelivered work of %s is being discarded.\n", sanitizeLine(args[0]))
+			if _, err := c.Discard(cmd.Context(), id); err != nil {
+				return err
+			}
+			a.print("The undelivered work of %s is being discarded.\n", sanitizeLine(id))
 			return nil
 		},
 	}
@@ -272,23 +334,42 @@ func (a *app) deleteCmd() *cobra.Command {
 		Use:     "delete SESSION…",
 		Aliases: []string{"rm"},
 		Short:   "Delete sessions; their branches stay",
-		Long:    "Delete sessions with their conversation and sandbox. Branches at the remote stay.\nA session with a turn at work or undelivered work needs --force.",
+		Long: `Delete sessions with their conversation and sandbox. Branches at the remote stay.
+` + namedRule + `
+A session with a turn at work or undelivered work needs --force. When one of several
+cannot be deleted the others are; the exit status is that of the last error.`,
 		Example: "  hearth delete ses_01J…\n  hearth delete --force ses_01J…",
-		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.unnamed(cmd.Context(), "delete", "deleting a session", func(*client.Session) bool { return true })
+			}
 			c, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
-			for _, id := range args {
-				if _, err := c.Delete(cmd.Context(), id, force); err != nil {
-					return err
+			failed := 0
+			for _, arg := range args {
+				id, err := a.sessionOf(cmd.Context(), c, []string{arg}, true)
+				if err == nil {
+					_, err = c.Delete(cmd.Context(), id, force)
 				}
-				a.print("%s is being deleted.\n", sanitizeLine(id))
+				switch {
+				case err == nil:
+					a.print("%s is being deleted.\n", sanitizeLine(id))
+				case len(args) == 1 || cmd.Context().Err() != nil:
+					return err
+				default:
+					failed++
+					a.note("%s is not deleted:", sanitizeLine(arg))
+					a.status = a.explain(cmd, err)
+				}
+			}
+			if failed > 0 {
+				a.note("%d of %d sessions are not deleted.", failed, len(args))
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also with a turn at work or undelivered work")
+	cmd.Flags().BoolVar(&force, "force", false, "also with a turn at work or undelivered work, which is lost")
 	return cmd
 }

@@ -9,13 +9,13 @@
 package operation
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -48,6 +48,16 @@ type Meta struct {
 	Mutation bool
 	Keyed    bool // an idempotency key counts
 	Status   int  // of REST when it went well
+	// Media is the media type of an output that is a [Blob]; empty: the output is JSON.
+	Media string
+}
+
+// Blob is an output of bytes, which are made while they are sent.
+type Blob struct {
+	Name string // for a file; without folders
+	// Write is called at most once. An error before the first byte is a refusal like
+	// any other; later the surface must not let the output look whole.
+	Write func(ctx context.Context, w io.Writer) error
 }
 
 // Call is who asks and how, apart from the input.
@@ -94,13 +104,17 @@ func NewRegistry(authorize func(ctx context.Context, c session.Caller, right Rig
 // OwnerMay allows everything to every authenticated caller, within its workspace.
 func OwnerMay(context.Context, session.Caller, Right) error { return nil }
 
-// Add adds an operation. It panics when two share a name, or when the path has
-// a field that the input has not: both are mistakes of the program.
+// Add adds an operation. It panics when two share a name, when the path has a field
+// that the input has not, or when the media type does not fit the output: all are
+// mistakes of the program.
 func Add[In, Out any](r *Registry, m Meta, handler func(context.Context, Call, In) (Out, error)) {
 	for _, o := range r.Operations {
 		if o.Name == m.Name {
 			panic("operation: two are called " + m.Name)
 		}
+	}
+	if (reflect.TypeFor[Out]() == reflect.TypeFor[Blob]()) != (m.Media != "") {
+		panic("operation: " + m.Name + " has bytes without a media type, or a media type without bytes")
 	}
 	schema := huma.SchemaFromType(r.Schemas, reflect.TypeFor[In]())
 	for _, f := range PathFields(m.Path) {
@@ -238,24 +252,4 @@ func badField(err error) error {
 		return Invalid(FieldProblem{Field: t.Field, Problem: "has a value of the wrong type or out of range"})
 	}
 	return fault.Wrap(err, fault.InvalidInput, "The input could not be read.")
-}
-
-// DecodeObject reads one JSON object, for surfaces whose input comes as text.
-// An empty text is an empty object. Code: INVALID_INPUT.
-func DecodeObject(raw []byte) (map[string]any, error) {
-	m := map[string]any{}
-	if len(bytes.TrimSpace(raw)) == 0 {
-		return m, nil
-	}
-	if err := json.Unmarshal(raw, &m); err != nil {
-		var s *json.SyntaxError
-		if errors.As(err, &s) {
-			return nil, fault.New(fault.InvalidInput, "The body is not valid JSON: %s at byte %d.", s.Error(), s.Offset)
-		}
-		return nil, fault.New(fault.InvalidInput, "The body is not a JSON object.")
-	}
-	if m == nil {
-		return nil, fault.New(fault.InvalidInput, "The body is not a JSON object.")
-	}
-	return m, nil
 }

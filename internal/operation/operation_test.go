@@ -96,18 +96,14 @@ func TestEveryOperationIsDescribed(t *testing.T) {
 	}
 }
 
-func FuzzDecodeObject(f *testing.F) {
-	for _, s := range []string{`{}`, ``, `{"id":"x"}`, `[`, `null`, `{"a":{"b":[1]}}`} {
-		f.Add([]byte(s))
+func TestBundleName(t *testing.T) {
+	t.Parallel()
+	for branch, want := range map[string]string{
+		"main": "main.bundle", "hearth/fix-it-abc": "hearth-fix-it-abc.bundle", "../../etc/passwd": "etc-passwd.bundle", `a\b`: "a-b.bundle", ".hidden": "hidden.bundle",
+		"-rf": "rf.bundle", "": "work.bundle", "a\nb\u202e": "a-b-.bundle", "größe": "größe.bundle",
+	} {
+		if got := operation.BundleName(branch); got != want {
+			t.Errorf("%q: %q, want %q", branch, got, want)
+		}
 	}
-	r, _ := list(operation.OwnerMay)
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		m, err := operation.DecodeObject(raw)
-		if err == nil {
-			_, err = r.Invoke(t.Context(), r.Operations[0], operation.Call{Key: "k"}, m)
-		}
-		if err != nil && fault.CodeOf(err) != fault.InvalidInput {
-			t.Fatalf("%q: %v", raw, err)
-		}
-	})
 }

@@ -3,10 +3,12 @@ package operation
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/session"
@@ -23,8 +25,20 @@ type Deps struct {
 	Capabilities func(ctx context.Context) (Capabilities, error)
 	// Isolation is how strong the wall around every sandbox of this server is.
 	Isolation string
-	Now       func() time.Time
+	// Bundle writes the session's packed work as a git bundle. Code: NOTHING_TO_DELIVER.
+	Bundle func(ctx context.Context, session string, w io.Writer) error
+	// Step is what the start of the session's sandbox does now: [StepSandbox],
+	// [StepClone] or [StepSetup]. Nil or an empty answer: it is not known.
+	Step func(session.ID) string
+	Now  func() time.Time
 }
+
+// Steps of a start that [Deps] tells, in order.
+const (
+	StepSandbox = "sandbox" // the sandbox itself
+	StepClone   = "clone"   // the repository is fetched and checked out
+	StepSetup   = "setup"   // the repository's setup commands run
+)
 
 // Capabilities is what this server can do.
 type Capabilities struct {
@@ -222,6 +236,8 @@ func Register(r *Registry, d Deps) {
 		Doc: "Read the stored conversation, a page at a time."}, o.transcript)
 	Add(r, Meta{Name: "diff", Method: http.MethodGet, Path: one + "/diff", Right: RightRead, Status: http.StatusOK,
 		Doc: "Compare the packed work with where it began. Wakes nothing."}, o.diff)
+	Add(r, Meta{Name: "bundle", Method: http.MethodGet, Path: one + "/bundle", Right: RightRead, Status: http.StatusOK, Media: "application/x-git-bundle",
+		Doc: "Fetch the packed work as a git bundle, delivered or not. It needs the commit that the session began from. Wakes nothing."}, o.bundle)
 	Add(r, Meta{Name: "capabilities", Method: http.MethodGet, Path: "/v1/capabilities", Right: RightRead, Status: http.StatusOK,
 		Doc: "What is set up on this server, and what is missing."}, o.capabilities)
 }
@@ -232,14 +248,14 @@ func (o operations) view(a session.Aggregate, err error) (SessionView, error) {
 	if err != nil {
 		return SessionView{}, err
 	}
-	return viewOf(&a, o.d.Isolation), nil
+	return o.viewOf(&a), nil
 }
 
 func (o operations) accepted(a session.Accepted, err error) (AcceptedView, error) {
 	if err != nil {
 		return AcceptedView{}, err
 	}
-	v := AcceptedView{Session: viewOf(&a.Aggregate, o.d.Isolation), Position: a.Position}
+	v := AcceptedView{Session: o.viewOf(&a.Aggregate), Position: a.Position}
 	if a.Turn.ID != "" {
 		t := viewOfTurn(&a.Turn, &a.Aggregate.Session)
 		v.Turn = &t
@@ -393,6 +409,41 @@ func (o operations) diff(ctx context.Context, c Call, in DiffInput) (DiffView, e
 		return DiffView{}, err
 	}
 	return DiffView(d), nil
+}
+
+func (o operations) bundle(ctx context.Context, c Call, in SessionInput) (Blob, error) {
+	a, err := o.d.Sessions.Get(ctx, c.Caller, session.ID(in.ID))
+	if err != nil {
+		return Blob{}, err
+	}
+	s := &a.Session
+	switch {
+	case o.d.Bundle == nil:
+		return Blob{}, fault.New(fault.Unsupported, "This server makes no bundles.")
+	case s.PackOID == "" || s.PackOID == s.BaseOID:
+		return Blob{}, fault.New(fault.NothingPacked, "")
+	}
+	return Blob{Name: BundleName(s.Branch), Write: func(ctx context.Context, w io.Writer) error {
+		err := o.d.Bundle(ctx, string(s.ID), w)
+		if fault.CodeOf(err) == fault.NothingToDeliver { // it was discarded meanwhile
+			return fault.Wrap(err, fault.NothingPacked, "")
+		}
+		return err
+	}}, nil
+}
+
+// BundleName is the name of the file for a branch's bundle.
+func BundleName(branch string) string {
+	name := strings.Map(func(r rune) rune {
+		if r == '/' || r == '\\' || !unicode.IsPrint(r) {
+			return '-'
+		}
+		return r
+	}, branch)
+	if name = strings.TrimLeft(name, ".-"); name == "" {
+		name = "work"
+	}
+	return name + ".bundle"
 }
 
 func (o operations) capabilities(ctx context.Context, _ Call, _ NoInput) (Capabilities, error) {

@@ -19,6 +19,14 @@ type SandboxView struct {
 	State      string `json:"state" doc:"none, starting, hot or lost"`
 	Generation int64  `json:"generation" doc:"counts the sandboxes of this session"`
 	Isolation  string `json:"isolation,omitempty" doc:"how strong the wall is: gvisor, or namespaces (shared kernel)"`
+	// Start is left out in lists.
+	Start *StartView `json:"start,omitempty" doc:"while it starts for the turn at work"`
+}
+
+// StartView is a start of a sandbox that goes on.
+type StartView struct {
+	Step      string `json:"step,omitempty" doc:"sandbox, clone (of the repository) or setup (its own commands); left out: not known"`
+	ElapsedMs int64  `json:"elapsedMs" doc:"since the turn left the queue"`
 }
 
 // LimitsView are the limits of each turn, in seconds.
@@ -131,11 +139,20 @@ func viewOfSession(s *session.Session, isolation string) SessionView {
 	return v
 }
 
-func viewOf(a *session.Aggregate, isolation string) SessionView {
-	v := viewOfSession(&a.Session, isolation)
+func (o operations) viewOf(a *session.Aggregate) SessionView {
+	v := viewOfSession(&a.Session, o.d.Isolation)
 	if a.Open != nil {
 		t := viewOfTurn(a.Open, &a.Session)
 		v.OpenTurn = &t
+		if a.Session.Sandbox == session.SandboxStarting && !a.Open.StartingAt.IsZero() {
+			v.Sandbox.Start = &StartView{ElapsedMs: max(0, o.d.Now().Sub(a.Open.StartingAt).Milliseconds())}
+			if o.d.Step != nil {
+				switch step := o.d.Step(a.Session.ID); step { // a guest may have said it
+				case StepSandbox, StepClone, StepSetup:
+					v.Sandbox.Start.Step = step
+				}
+			}
+		}
 	}
 	for _, q := range a.Queue {
 		v.Queue = append(v.Queue, viewOfTurn(q, &a.Session))

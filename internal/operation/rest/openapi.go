@@ -33,10 +33,16 @@ func document(reg *operation.Registry, version string) ([]byte, error) {
 		Content:     map[string]*huma.MediaType{"application/json": {Schema: reg.Schemas.Schema(reflect.TypeFor[ErrorBody](), true, "")}},
 	}
 	for _, o := range reg.Operations {
+		content := map[string]*huma.MediaType{}
+		if o.Media != "" {
+			content[o.Media] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
+		} else {
+			content["application/json"] = &huma.MediaType{Schema: reg.Schemas.Schema(o.Out, true, "")}
+		}
 		op := &huma.Operation{OperationID: o.Name, Method: o.Method, Path: o.Path, Summary: o.Doc, Responses: map[string]*huma.Response{
 			strconv.Itoa(o.Status): {
 				Description: http.StatusText(o.Status),
-				Content:     map[string]*huma.MediaType{"application/json": {Schema: reg.Schemas.Schema(o.Out, true, "")}},
+				Content:     content,
 			},
 			"default": failure,
 		}}

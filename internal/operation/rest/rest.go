@@ -12,10 +12,12 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/operation"
@@ -142,7 +144,7 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 				}
 			}
 		} else {
-			input = query(o, r)
+			input, err = query(o, r)
 		}
 		if err != nil {
 			s.fail(w, r, err)
@@ -160,8 +162,53 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 			s.fail(w, r, err)
 			return
 		}
+		if blob, ok := out.(operation.Blob); ok {
+			s.send(w, r, o, blob)
+			return
+		}
 		answer(w, o.Status, out)
 	})
+}
+
+// send answers with bytes as they are made. The headers go out with the first of
+// them, so that what fails before it is a refusal; what fails later breaks the connection.
+func (s *server) send(w http.ResponseWriter, r *http.Request, o *operation.Operation, blob operation.Blob) {
+	out := &begun{w: w, begin: func() {
+		h := w.Header()
+		h.Set("Content-Type", o.Media)
+		h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": blob.Name}))
+		w.WriteHeader(o.Status)
+		_ = http.NewResponseController(w).Flush() // so that what breaks off is seen as that
+	}}
+	err := blob.Write(r.Context(), out)
+	switch {
+	case err == nil:
+		out.start() // nothing is an answer, too
+	case !out.done:
+		s.fail(w, r, err)
+	default:
+		s.explain(r, err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// begun calls begin before the first byte.
+type begun struct {
+	w     io.Writer
+	begin func()
+	done  bool
+}
+
+func (b *begun) start() {
+	if !b.done {
+		b.done = true
+		b.begin()
+	}
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	b.start()
+	return b.w.Write(p)
 }
 
 // body reads a JSON object of at most [MaxBodyBytes].
@@ -184,14 +231,26 @@ func body(w http.ResponseWriter, r *http.Request) (map[string]any, error) {
 
 // query reads the input from the query string. What cannot be read as the field's
 // type is left as text, for the schema to refuse by name.
-func query(o *operation.Operation, r *http.Request) map[string]any {
+func query(o *operation.Operation, r *http.Request) (map[string]any, error) {
+	parsed, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, fault.New(fault.InvalidInput, "The query is not well formed: %.200s.", err.Error())
+	}
 	input := map[string]any{}
-	for name, values := range r.URL.Query() {
+	for name, values := range parsed {
+		p := o.Schema.Properties[name]
+		for _, v := range values {
+			if !utf8.ValidString(v) {
+				return nil, operation.Invalid(operation.FieldProblem{Field: name, Problem: "is not valid UTF-8"})
+			}
+		}
 		v := values[len(values)-1]
 		input[name] = v
-		p := o.Schema.Properties[name]
-		if p == nil {
+		switch {
+		case p == nil:
 			continue
+		case len(values) > 1 && p.Type != "array":
+			return nil, operation.Invalid(operation.FieldProblem{Field: name, Problem: "is given more than once"})
 		}
 		switch p.Type {
 		case "integer":
@@ -212,7 +271,7 @@ func query(o *operation.Operation, r *http.Request) map[string]any {
 			input[name] = list
 		}
 	}
-	return input
+	return input, nil
 }
 
 func (s *server) stream(w http.ResponseWriter, r *http.Request) {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/operation/rest"
 	"github.com/hearthd/hearth/internal/operation/rest/resttest"
 	"github.com/hearthd/hearth/internal/session"
@@ -82,6 +84,17 @@ func TestRefusals(t *testing.T) {
 		{"unknown path", "GET", "/v1/agent-session", "", nil, 404, "ROUTE_NOT_FOUND", ""},
 		{"unknown path at the root", "POST", "/", "", nil, 404, "ROUTE_NOT_FOUND", ""},
 		{"wrong method", "PUT", root + "/" + id, "", nil, 404, "ROUTE_NOT_FOUND", "GET, DELETE"},
+		{"text that is no UTF-8", "POST", root, "{\"prompt\":\"Stra\xdfe\"}", nil, 422, "INVALID_INPUT", "byte 16 is 0xDF"},
+		{"half a character", "POST", root, `{"prompt":"\ud83d"}`, nil, 422, "INVALID_INPUT", "byte 12"},
+		{"field twice", "POST", root, `{"prompt":"a","prompt":"b"}`, nil, 422, "INVALID_INPUT", `"prompt" is given twice`},
+		{"two bodies", "POST", root, `{"prompt":"a"}{"prompt":"b"}`, nil, 422, "INVALID_INPUT", "byte 15"},
+		{"query that is no UTF-8", "GET", root + "?repo=%ff", "", nil, 422, "INVALID_INPUT", "repo"},
+		{"query that is torn", "GET", root + "?limit=%z", "", nil, 422, "INVALID_INPUT", "query"},
+		{"query twice", "GET", root + "?limit=1&limit=2", "", nil, 422, "INVALID_INPUT", "limit"},
+		{"bundle of nothing", "GET", root + "/" + empty + "/bundle", "", nil, 404, "NOTHING_PACKED", ""},
+		{"bundle before the first pack", "GET", root + "/" + id + "/bundle", "", nil, 404, "NOTHING_PACKED", ""},
+		{"bundle of an unknown session", "GET", root + "/ses_none/bundle", "", nil, 404, "SESSION_NOT_FOUND", ""},
+		{"foreign bundle", "GET", root + "/" + id + "/bundle", "", []string{"Authorization", "Bearer " + resttest.Foreign}, 404, "SESSION_NOT_FOUND", ""},
 		{"unknown field", "POST", root, `{"promptt":"x"}`, nil, 422, "INVALID_INPUT", "promptt"},
 		{"field in other case", "POST", root, `{"Prompt":"x"}`, nil, 422, "INVALID_INPUT", "Prompt"},
 		{"wrong type", "POST", root, `{"prompt":7}`, nil, 422, "INVALID_INPUT", "prompt"},
@@ -225,6 +238,84 @@ func TestLifeOfASession(t *testing.T) {
 	}
 }
 
+func TestBundle(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("x")
+	path := "/v1/agent-sessions/" + string(id) + "/bundle"
+	w.Begin(id)
+	w.EndWith(id, "end_turn", "", session.Delivery{State: session.DeliveryFailed, Code: fault.PushRefused})
+	r := ask(t, w, "GET", path, "")
+	if r.status != 200 || !strings.HasPrefix(r.body, "# v2 git bundle\n"+string(id)+"\n") || len(r.body) < 100<<10 {
+		t.Errorf("%d, %d bytes: %.80q", r.status, len(r.body), r.body)
+	}
+	got := map[string]string{"type": r.header.Get("Content-Type"), "as": r.header.Get("Content-Disposition"), "cache": r.header.Get("Cache-Control")}
+	want := map[string]string{"type": "application/x-git-bundle", "as": "attachment; filename=" + operation.BundleName(w.Get(id).Session.Branch), "cache": "no-store"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	w.Cut.Store(true)
+	q, err := http.NewRequestWithContext(t.Context(), "GET", w.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Authorization", "Bearer "+resttest.Token)
+	res, err := http.DefaultClient.Do(q)
+	if err == nil {
+		defer res.Body.Close()
+		var b []byte
+		if b, err = io.ReadAll(res.Body); strings.Contains(string(b), "secret") {
+			t.Errorf("it tells %q", b)
+		}
+	}
+	if err == nil {
+		t.Error("a bundle that broke off looks whole")
+	}
+	w.Cut.Store(false)
+	w.Apply(id, session.Discarded{})
+	if r := ask(t, w, "GET", path, ""); r.status != 404 || r.at(t, "error.code") != "NOTHING_PACKED" {
+		t.Errorf("after a discard: %d %s", r.status, r.body)
+	}
+}
+
+func TestBundleDescribed(t *testing.T) {
+	t.Parallel()
+	r := ask(t, resttest.New(t), "GET", "/openapi.json", "")
+	paths, ok := r.at(t, "paths").(map[string]any)
+	if !ok {
+		t.Fatal(r.body)
+	}
+	b, err := json.Marshal(paths["/v1/agent-sessions/{id}/bundle"])
+	if err != nil || !strings.Contains(string(b), `"200":{"content":{"application/x-git-bundle":{"schema":{`) || !strings.Contains(string(b), `"format":"binary"`) {
+		t.Errorf("%v %s", err, b)
+	}
+}
+
+func TestStartIsShownWhileItGoesOn(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("x")
+	path := "/v1/agent-sessions/" + string(id)
+	step := operation.StepSetup
+	w.Step.Store(&step)
+	r := ask(t, w, "GET", path, "")
+	if ms, ok := r.at(t, "sandbox.start.elapsedMs").(float64); !ok || ms < 0 || r.at(t, "sandbox.start.step") != "setup" {
+		t.Errorf("while it starts: %s", r.body)
+	}
+	strange := "\x1b[2J"
+	w.Step.Store(&strange)
+	if r := ask(t, w, "GET", path, ""); r.at(t, "sandbox.start") == nil || r.at(t, "sandbox.start.step") != nil {
+		t.Errorf("a step that is none: %s", r.body)
+	}
+	if r := ask(t, w, "GET", "/v1/agent-sessions", ""); strings.Contains(r.body, `"start":`) {
+		t.Errorf("in a list: %s", r.body)
+	}
+	w.Begin(id)
+	if r := ask(t, w, "GET", path, ""); r.at(t, "sandbox.start") != nil {
+		t.Errorf("once it has started: %s", r.body)
+	}
+}
+
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	w := resttest.New(t)
@@ -296,7 +387,7 @@ func TestOpenAPIDescribesEveryPath(t *testing.T) {
 		"cancel": "post /v1/agent-sessions/{id}/cancel", "deliver": "post /v1/agent-sessions/{id}/deliver", "discard": "post /v1/agent-sessions/{id}/discard",
 		"listQueue": "get /v1/agent-sessions/{id}/queue", "releaseQueue": "post /v1/agent-sessions/{id}/queue/release",
 		"transcript": "get /v1/agent-sessions/{id}/transcript", "diff": "get /v1/agent-sessions/{id}/diff", "capabilities": "get /v1/capabilities",
-		"stream": "get /v1/agent-sessions/{id}/stream",
+		"bundle": "get /v1/agent-sessions/{id}/bundle", "stream": "get /v1/agent-sessions/{id}/stream",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

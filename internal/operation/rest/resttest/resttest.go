@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http/httptest"
 	"path/filepath"
@@ -43,8 +44,12 @@ type World struct {
 	Broken atomic.Bool
 	// Unready fails the readiness check while it is set.
 	Unready atomic.Bool
-	t       testing.TB
-	parts   sync.Map // session id → *atomic.Int64, the last part of its open turn
+	// Step is what the start of every sandbox does; nil: not known.
+	Step atomic.Pointer[string]
+	// Cut makes bundles break off behind their first bytes while it is set.
+	Cut   atomic.Bool
+	t     testing.TB
+	parts sync.Map // session id → *atomic.Int64, the last part of its open turn
 }
 
 // New starts a world that ends with the test.
@@ -69,7 +74,13 @@ func New(t testing.TB) *World {
 	w.Gateway = &gateway.Gateway{Hub: w.Hub, Sessions: w.Sessions, Now: time.Now, Log: w.Log}
 	registry := operation.NewRegistry(operation.OwnerMay)
 	operation.Register(registry, operation.Deps{
-		Sessions: w.Sessions, Isolation: "gvisor", Now: time.Now,
+		Sessions: w.Sessions, Isolation: "gvisor", Now: time.Now, Bundle: w.bundle,
+		Step: func(session.ID) string {
+			if p := w.Step.Load(); p != nil {
+				return *p
+			}
+			return ""
+		},
 		Capabilities: func(context.Context) (operation.Capabilities, error) {
 			return operation.Capabilities{
 				Version: "test", Sandbox: operation.SandboxCapabilities{Provider: "gvisor", Isolation: "gvisor"},
@@ -105,6 +116,18 @@ func New(t testing.TB) *World {
 		w.Server.Close()
 	})
 	return w
+}
+
+// bundle stands in for git: its bytes only look like a bundle.
+func (w *World) bundle(_ context.Context, id string, out io.Writer) error {
+	if _, err := io.WriteString(out, "# v2 git bundle\n"+id+"\n"); err != nil {
+		return err
+	}
+	if w.Cut.Load() {
+		return fmt.Errorf("git ended: secret detail")
+	}
+	_, err := out.Write(make([]byte, 100<<10)) // more than is held back for one write
+	return err
 }
 
 // Owner is who holds [Token].

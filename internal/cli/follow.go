@@ -238,7 +238,7 @@ type turnEnd struct {
 			State    string `json:"state"`
 			Code     string `json:"code"`
 			Sentence string `json:"sentence"`
-			OID      string `json:"oid"`
+			Commit   string `json:"commit"`
 		} `json:"delivery"`
 	} `json:"data"`
 }
@@ -267,7 +267,7 @@ func (f *following) ended(ctx context.Context, number int64) (*client.Turn, erro
 	d := f.told.Data
 	t := &client.Turn{ID: f.message[number], Number: number, State: d.State, Code: d.Code, Message: d.Sentence, Remedy: d.Remedy}
 	if d.Delivery != nil {
-		t.Delivery = &client.Delivery{State: d.Delivery.State, Code: d.Delivery.Code, Message: d.Delivery.Sentence, Commit: d.Delivery.OID}
+		t.Delivery = &client.Delivery{State: d.Delivery.State, Code: d.Delivery.Code, Message: d.Delivery.Sentence, Commit: d.Delivery.Commit}
 	}
 	return t, nil
 }

@@ -279,7 +279,7 @@ var infos = map[Code]Info{
 	ModelUnreachable:         {ModelUnreachable, "unavailable", "The model provider could not be reached.", "Check the provider's address and the server's network.", true},
 	RepositoryUnreachable:    {RepositoryUnreachable, "invalid", "The repository could not be read.", "Check the URL and the credential that the server has for it.", false},
 	RepositoryNotWritable:    {RepositoryNotWritable, "invalid", "The repository cannot be written with what was given.", "Give the server a credential with write access.", false},
-	BranchInvalid:            {BranchInvalid, "invalid", "That is not a valid branch name.", "See git check-ref-format for what a branch may be called.", false},
+	BranchInvalid:            {BranchInvalid, "invalid", "That is not a valid branch name.", "Name a branch that is there to start from (base), or another name for the branch of the work.", false},
 	IdempotencyConflict:      {IdempotencyConflict, "conflict", "The same idempotency key came with another body.", "Use a new key for a new request.", false},
 	TurnInFlight:             {TurnInFlight, "conflict", "A turn is at work in this session.", "Wait for it, cancel it, or queue the prompt.", true},
 	QueueFull:                {QueueFull, "exhausted", "Too many prompts wait in this session.", "Wait until some have run or remove some.", true},

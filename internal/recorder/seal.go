@@ -31,7 +31,7 @@ type Delivery struct {
 	State    session.DeliveryState `json:"state"`
 	Code     fault.Code            `json:"code,omitempty"`
 	Sentence string                `json:"sentence,omitempty"`
-	OID      string                `json:"oid,omitempty"`
+	Commit   string                `json:"commit,omitempty"` // as read back from the remote
 }
 
 // Seal makes the parts that close an ended turn: what is open is closed, then
@@ -66,7 +66,7 @@ func (r *Recorder) Seal(t *session.Turn, stored []transcript.Part) ([]transcript
 		}
 	}
 	if d := t.Delivery; d.State != session.DeliveryNone {
-		end.Delivery = &Delivery{State: d.State, Code: d.Code, Sentence: d.Message, OID: d.OID}
+		end.Delivery = &Delivery{State: d.State, Code: d.Code, Sentence: d.Message, Commit: d.OID}
 		if d.Code != "" && d.Message == "" {
 			end.Delivery.Sentence = fault.Lookup(d.Code).Sentence
 		}

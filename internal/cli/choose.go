@@ -84,6 +84,12 @@ const (
 	leastEnd = 6
 )
 
+// maybeEnd says whether a word has the length and the letters of an id's end: those of Crockford's base32.
+func maybeEnd(word string) bool {
+	end := strings.ToLower(word)
+	return len(end) >= leastEnd && len(end) <= idTail && strings.Trim(end, "0123456789abcdefghjkmnpqrstvwxyz") == ""
+}
+
 // named is the session of an argument: its id, or an end of it that no other has.
 func (a *app) named(ctx context.Context, c *client.Client, arg string) (string, error) {
 	end := strings.ToLower(strings.TrimPrefix(arg, sessionPrefix))
@@ -164,10 +170,20 @@ func (a *app) running(ctx context.Context) (*client.Client, error) {
 	return a.find(ctx, cfg, a.Getenv("HEARTH_TOKEN"), answering)
 }
 
-// promptArgs tells the session of a prompt, if it is named, from its text.
-func promptArgs(args []string) (session, text []string, err error) {
-	if strings.HasPrefix(args[0], sessionPrefix) && !strings.ContainsAny(args[0], " \n\t") {
+// promptArgs tells the session of a prompt, if it is named, from its text. A first word that
+// could be the end of an id is one if there is such a session: exists is asked then.
+func promptArgs(args []string, exists func(word string) (bool, error)) (session, text []string, err error) {
+	switch {
+	case strings.HasPrefix(args[0], sessionPrefix) && !strings.ContainsAny(args[0], " \n\t"):
 		session, args = args[:1], args[1:]
+	case len(args) > 1 && maybeEnd(args[0]):
+		ok, err := exists(args[0])
+		if err != nil {
+			return nil, nil, err
+		}
+		if ok {
+			session, args = args[:1], args[1:]
+		}
 	}
 	if len(args) == 0 {
 		return nil, nil, usageError{error: errors.New("the text of the prompt is missing"), remedy: `hearth prompt ` + sanitizeLine(session[0]) + ` "…"`}

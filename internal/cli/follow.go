@@ -158,22 +158,35 @@ func (a *app) interrupted(ctx context.Context, f *following, signals <-chan os.S
 	if !a.IsTerminal(a.Stdin) || !a.IsTerminal(a.Stderr) {
 		return true, nil
 	}
-	_, _ = fmt.Fprint(a.Stderr, "\nDetach (d), stop the turn (s), or go on (Enter)? ")
-	select {
-	case <-signals:
-		a.note("")
-		return true, nil
-	case <-ctx.Done():
-		return true, nil
-	case line, ok := <-a.readLines():
-		switch answer := strings.ToLower(strings.TrimSpace(line)); {
-		case !ok, answer == "d", answer == "detach":
+	_, _ = fmt.Fprint(a.Stderr, "\nDetach (d Enter), stop the turn (s Enter), or go on (Enter)? ")
+	lines := a.readLines()
+	look := time.NewTicker(2 * time.Second) // nothing is shown meanwhile, so the turn's end is asked for
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+			if f.turn == "" {
+				continue
+			}
+			if t, err := f.c.Turn(ctx, f.session.ID, f.turn); err == nil && t.Ended() {
+				a.note("\nThe turn has ended meanwhile.")
+				return false, nil
+			}
+		case <-signals:
+			a.note("")
 			return true, nil
-		case answer == "s", answer == "stop":
-			return false, a.stopTurn(ctx, f)
+		case <-ctx.Done():
+			return true, nil
+		case line, ok := <-lines:
+			switch answer := strings.ToLower(strings.TrimSpace(line)); {
+			case !ok, answer == "d", answer == "detach":
+				return true, nil
+			case answer == "s", answer == "stop":
+				return false, a.stopTurn(ctx, f)
+			}
+			return false, nil
 		}
 	}
-	return false, nil
 }
 
 // show passes an event on if it is of the turn that is followed.

@@ -164,7 +164,14 @@ turn, --reject refuses instead.
 		Args: someOf("the text of the prompt"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			named, words, err := promptArgs(args)
+			named, words, err := promptArgs(args, func(word string) (bool, error) {
+				c, err := a.connect(ctx)
+				if err != nil {
+					return false, err
+				}
+				id, err := a.named(ctx, c, word)
+				return id != word, err
+			})
 			if err != nil {
 				return err
 			}

@@ -182,21 +182,8 @@ func atWork(ctx context.Context, c *client.Client, sandboxes bool) (string, erro
 	return "", nil
 }
 
-// liveSandboxes counts the sessions that have a sandbox.
+// liveSandboxes counts the sandboxes there are, those that are being removed too.
 func liveSandboxes(ctx context.Context, c *client.Client) (int, error) {
-	n, below := 0, ""
-	for {
-		l, err := c.List(ctx, client.ListInput{Below: below, Limit: 100})
-		if err != nil {
-			return 0, err
-		}
-		for i := range l.Items {
-			if s := l.Items[i].Sandbox.State; s == "hot" || s == "starting" {
-				n++
-			}
-		}
-		if below = l.Next; below == "" {
-			return n, nil
-		}
-	}
+	caps, err := c.Capabilities(ctx)
+	return caps.Sandbox.Live, err
 }

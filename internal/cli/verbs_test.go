@@ -101,11 +101,14 @@ func TestEndOfAnID(t *testing.T) {
 		return true
 	})
 	end := string(one)[len(one)-6:]
-	for _, args := range [][]string{{"diff", end}, {"diff", "ses_" + end}, {"diff", string(one)}, {"prompt", "-d", "ses_" + end, "more"}} {
+	for _, args := range [][]string{{"diff", end}, {"diff", "ses_" + end}, {"diff", string(one)}, {"prompt", "-d", "ses_" + end, "more"}, {"prompt", "-d", end, "more"}} {
 		s.out, s.err = buffer{}, buffer{}
 		if got := s.run(args...); got != 0 {
 			t.Errorf("%v: %d %s", args, got, s.err.String())
 		}
+	}
+	if a := s.w.Get(one); a.Open == nil || a.Open.Prompt != "more" || len(a.Queue) != 1 || a.Queue[0].Prompt != "more" {
+		t.Errorf("the end of the id is taken for text: %+v", a)
 	}
 	for _, c := range []struct {
 		arg    string

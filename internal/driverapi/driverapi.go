@@ -150,6 +150,7 @@ type Person struct {
 type SetupEvent struct {
 	Phase   string   `json:"phase"` // clone, setup
 	Line    string   `json:"line,omitempty"`
+	Warning bool     `json:"warning,omitempty"` // Line is of something that was asked for and not done
 	Done    bool     `json:"done,omitempty"`
 	Head    string   `json:"head,omitempty"`
 	Failure *Failure `json:"failure,omitempty"`

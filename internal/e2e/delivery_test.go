@@ -254,7 +254,10 @@ func TestScratch(t *testing.T) {
 	if got := outputs(w.transcript(id), 2); !strings.Contains(got, "one") {
 		t.Errorf("the work is not there: %s", got)
 	}
-	w.delete(id, false)
+	if _, err := w.c.Delete(t.Context(), id, false); client.CodeOf(err) != "UNDELIVERED_WORK" || !strings.Contains(err.Error(), "bundle") {
+		t.Errorf("the only copy is thrown away unasked: %v", err)
+	}
+	w.delete(id, true)
 }
 
 // The git host is away when the work is to be pushed; deliver brings it when it is back.
@@ -426,4 +429,51 @@ func TestFolderRepository(t *testing.T) {
 			t.Errorf("another user's folder: %v", err)
 		}
 	}
+}
+
+// A setup that fails is mended in the repository, and the next prompt begins from there.
+func TestSetupIsMended(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{})
+	r, url := w.repo("acme/calc")
+	if _, err := r.Commit(t.Context(), "main", "Setup", map[string]string{".hearth/environment.yaml": "setup: echo no such tool >&2; exit 3\nfoo: bar\n"}); err != nil {
+		t.Fatal(err)
+	}
+	s := w.create(client.CreateInput{Repo: url, Prompt: "@@write a.txt one@@"})
+	id := s.Session.ID
+	one := w.ended(id, s.Turn.ID, deadline)
+	w.wantTurn(one, "failed", "SETUP_FAILED")
+	if !strings.Contains(one.Message, "no such tool") {
+		t.Errorf("message %q", one.Message)
+	}
+	if raw, err := os.ReadFile(w.logFile()); err != nil || !strings.Contains(string(raw), "level=WARN msg=setup") || !strings.Contains(string(raw), "foo") {
+		t.Errorf("the unknown key is not in the log: %v", err)
+	}
+	mended, err := r.Commit(t.Context(), "main", "Mend it", map[string]string{".hearth/environment.yaml": "setup: echo fine > made.txt\n", ".gitignore": "made.txt\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := w.ended(id, w.prompt(id, "@@run cat made.txt@@ @@write a.txt one@@").Turn.ID, deadline)
+	w.wantTurn(two, "completed", "")
+	w.wantPushed(r, two)
+	if got := outputs(w.transcript(id), 2); !strings.Contains(got, "fine") {
+		t.Errorf("the mended setup did not run: %s", got)
+	}
+	if got := w.get(id).BaseCommit; got != mended {
+		t.Errorf("the base is %s, want %s", got, mended)
+	}
+	// From now on the session has its own base, whatever happens to the branch it came from.
+	if _, err := r.Commit(t.Context(), "main", "Later", map[string]string{"later.txt": "later"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range w.sandboxProcesses(id, "runsc-sandbox") {
+		killProcess(t, pid)
+	}
+	three := w.ended(id, w.prompt(id, "@@write b.txt two@@").Turn.ID, deadline)
+	w.wantTurn(three, "completed", "")
+	w.wantPushed(r, three)
+	if got := w.get(id).BaseCommit; got != mended {
+		t.Errorf("the base moved to %s under the work", got)
+	}
+	w.delete(id, false)
 }

@@ -289,7 +289,7 @@ var infos = map[Code]Info{
 	NothingToDiscard:         {NothingToDiscard, "conflict", "There is no undelivered work to discard.", "Nothing needs to be done.", false},
 	IllegalMove:              {IllegalMove, "conflict", "The session cannot do that in its present phase.", "Read the session and try again.", true},
 	SessionDeleting:          {SessionDeleting, "conflict", "The session is being deleted.", "Nothing more can be done with it.", false},
-	UndeliveredWork:          {UndeliveredWork, "conflict", "The session has work that was not delivered.", "Deliver it first, or delete with force.", false},
+	UndeliveredWork:          {UndeliveredWork, "conflict", "The session has work that was not delivered.", "Deliver or discard it first, or delete with force.", false},
 	VersionConflict:          {VersionConflict, "conflict", "The session changed meanwhile.", "Try again.", true},
 	SandboxUnsupported:       {SandboxUnsupported, "unavailable", "This machine cannot run the sandbox.", "Run `hearth doctor` to see what is missing.", false},
 	SandboxStartFailed:       {SandboxStartFailed, "unavailable", "The sandbox did not start.", "Run `hearth doctor`; the prompt is kept, send another to try again.", true},

@@ -194,7 +194,7 @@ func (r *Runner) provider(p agent.Profile) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fault.New(fault.ModelKeyMissing, "%s needs a key for one of these model providers: %v. The server has none of them.", p.Title, p.Providers()).
+	return "", fault.New(fault.ModelKeyMissing, "%s needs a key for one of these model providers: %s. The server has none of them.", p.Title, strings.Join(p.Providers(), ", ")).
 		With("providers", p.Providers())
 }
 

@@ -148,9 +148,13 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string, star
 	binds = append(binds, sandbox.Bind{Source: r.cfg.Driver, Target: sandbox.PathDriver})
 	g, gctx := errgroup.WithContext(ctx)
 	prepared := make(chan struct{})
+	work := s // as it is once the remote was read
 	g.Go(func() error {
 		defer close(prepared)
-		_, err := r.prepare(gctx, s)
+		base, err := r.prepare(gctx, s)
+		if err == nil {
+			work, err = r.rebase(gctx, s, base)
+		}
 		return err
 	})
 	var b *box
@@ -202,7 +206,7 @@ func (r *Runner) bringUp(ctx context.Context, s session.Session, id string, star
 	call, drop := b.call(ctx)
 	defer drop()
 	g, gctx = errgroup.WithContext(call)
-	g.Go(func() error { return r.setUp(gctx, b, s) })
+	g.Go(func() error { return r.setUp(gctx, b, work) })
 	g.Go(func() error {
 		_, _, err := r.startAgent(gctx, b, s, profile, build)
 		return err
@@ -238,6 +242,23 @@ func (r *Runner) prepare(ctx context.Context, s session.Session) (delivery.Base,
 		req.Remote, req.Credential = remote, cred
 	}
 	return r.cfg.Delivery.Prepare(ctx, req)
+}
+
+// rebase has a session that has not begun to work start from where its branches are now: what
+// was wrong with the setup may have been mended there.
+func (r *Runner) rebase(ctx context.Context, s session.Session, base delivery.Base) (session.Session, error) {
+	if s.Repo == "" || s.PackOID != "" || base.OID == s.BaseOID && base.BranchOID == s.RemoteOID {
+		return s, nil
+	}
+	if _, err := r.cfg.Store.LastReached(ctx, s.ID); fault.CodeOf(err) != fault.TurnNotFound {
+		return s, err
+	}
+	a, err := r.cfg.Service.Apply(ctx, s.ID, session.BaseMoved{Generation: s.Generation, BaseOID: base.OID, RemoteOID: base.BranchOID})
+	if err != nil {
+		return s, err
+	}
+	r.cfg.Slog.Info("the session starts from a newer commit", "session", s.ID, "from", s.BaseOID, "to", base.OID)
+	return a.Session, nil
 }
 
 // setUp clones into the sandbox and runs the repository's setup command.
@@ -278,7 +299,11 @@ func (r *Runner) setUp(ctx context.Context, b *box, s session.Session) error {
 	defer b.phase.Store(nil)
 	_, err = b.driver.Setup(ctx, req, func(ev driverapi.SetupEvent) {
 		b.phase.Store(&ev.Phase)
-		if ev.Line != "" {
+		switch {
+		case ev.Line == "":
+		case ev.Warning:
+			b.log.Warn("setup", "phase", ev.Phase, "line", ev.Line)
+		default:
 			b.log.Debug("setup", "phase", ev.Phase, "line", ev.Line)
 		}
 	})

@@ -22,13 +22,17 @@ type capabilities struct {
 	test      *selfTest
 }
 
-func (c *capabilities) read(context.Context) (operation.Capabilities, error) {
+func (c *capabilities) read(ctx context.Context) (operation.Capabilities, error) {
 	sc := c.boxes.Capabilities()
+	live := c.live()
+	if all, err := c.boxes.List(ctx, map[string]string{"hearth": "1"}); err == nil {
+		live = len(all) // those that are being removed too
+	}
 	out := operation.Capabilities{
 		Version: c.o.Version,
 		Sandbox: operation.SandboxCapabilities{
 			Isolation: string(sc.Isolation), Pause: sc.Pause, Memory: sc.MemorySnapshot, Files: sc.FilesSnapshot, Privileged: sc.Privileged,
-			Live: c.live(), Max: c.o.MaxLive,
+			Live: live, Max: c.o.MaxLive,
 		},
 		Missing: []operation.Missing{},
 		Limits: operation.LimitsView{

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 type noSandbox struct{ sandbox.Provider }
 
 func (noSandbox) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{} }
+
+func (noSandbox) List(context.Context, map[string]string) ([]sandbox.Info, error) { return nil, nil }
 
 func TestWhatIsMissing(t *testing.T) {
 	t.Parallel()

@@ -141,6 +141,14 @@ type DiscardAsked struct{ By string }
 // Discarded says that the tree is back at the last delivered commit.
 type Discarded struct{}
 
+// BaseMoved says where the branches of a session are now that has not begun to work: no
+// agent was reached and nothing is packed.
+type BaseMoved struct {
+	Generation int64
+	BaseOID    string
+	RemoteOID  string // head of the session's branch; empty: it is not there
+}
+
 // FloorRaised says that the branch has a commit of others, which the work has merged. It is
 // told before the work is pushed over it.
 type FloorRaised struct{ OID string }
@@ -176,6 +184,7 @@ func (IdleExpired) event() string    { return "idle_expired" }
 func (DeliverAsked) event() string   { return "deliver_asked" }
 func (DiscardAsked) event() string   { return "discard_asked" }
 func (Discarded) event() string      { return "discarded" }
+func (BaseMoved) event() string      { return "base_moved" }
 func (FloorRaised) event() string    { return "floor_raised" }
 func (RemoteMoved) event() string    { return "remote_moved" }
 func (QueueReleased) event() string  { return "queue_released" }

@@ -252,6 +252,21 @@ func (m *move) apply(ev Event) error {
 			m.a.Last.Delivery = Delivery{State: DeliveryNoChanges, Message: "The work was discarded.", At: m.now}
 		}
 		return nil
+	case BaseMoved:
+		if s.Sandbox != SandboxStarting || s.Generation != e.Generation || s.Deleting {
+			return staleSandbox(e.Generation)
+		}
+		if s.PackOID != "" {
+			return fault.New(fault.IllegalMove, "The session has begun to work.")
+		}
+		s.BaseOID, s.RemoteOID = e.BaseOID, e.RemoteOID
+		if s.BranchNamed {
+			s.FloorOID = e.RemoteOID
+		}
+		if m.a.Open != nil {
+			m.a.Open.PackBase = e.BaseOID
+		}
+		return nil
 	case FloorRaised:
 		s.FloorOID = e.OID
 		return nil

@@ -113,7 +113,10 @@ func (m *move) deleteAsked(e DeleteAsked) error {
 	if s.Deleting {
 		return nil
 	}
-	if s.Undelivered() && s.Repo != "" && !e.Force {
+	if s.Undelivered() && !e.Force {
+		if s.Repo == "" {
+			return fault.New(fault.UndeliveredWork, "The session has no repository: what it made is here only. Fetch it as a bundle, or delete with force.")
+		}
 		return fault.New(fault.UndeliveredWork, "")
 	}
 	if s.Refused(m.a.Last) && s.Sandbox == SandboxHot && !e.Force {

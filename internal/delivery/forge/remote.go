@@ -115,7 +115,7 @@ func hostOf(u *url.URL) (string, error) {
 
 func parseFile(raw string, allow bool) (Remote, error) {
 	if !allow {
-		return Remote{}, fault.New(fault.Unsupported, "Folders of the server are not used as repositories. Give an https:// URL.")
+		return Remote{}, fault.New(fault.Unsupported, "Folders of the server are not used as repositories. Give an https:// URL, or start the server with --allow-file-repositories.")
 	}
 	p := raw
 	if len(raw) >= 5 && strings.EqualFold(raw[:5], "file:") {

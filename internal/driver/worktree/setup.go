@@ -318,7 +318,7 @@ func (t *Tree) environment(emit func(driverapi.SetupEvent)) ([]string, error) {
 	}
 	commands, unknown, err := parseEnvironment(b)
 	for _, k := range unknown[:min(len(unknown), maxUnknownKeys)] {
-		emit(driverapi.SetupEvent{Phase: phaseSetup, Line: fmt.Sprintf("%s: the key %q is not known and was not used.", environmentFile, clip(k, 100))})
+		emit(driverapi.SetupEvent{Phase: phaseSetup, Warning: true, Line: fmt.Sprintf("%s: the key %q is not known and was not used.", environmentFile, clip(k, 100))})
 	}
 	return commands, err
 }

@@ -157,7 +157,7 @@ func contains(list []string, s string) bool {
 
 func (f *Forge) readFile(ctx context.Context, r forge.Remote, branches []string) (forge.Repository, error) {
 	if f.git == nil {
-		return forge.Repository{}, fault.New(fault.Unsupported, "Folders of the server are not used as repositories. Give an https:// URL.")
+		return forge.Repository{}, fault.New(fault.Unsupported, "Folders of the server are not used as repositories. Give an https:// URL, or start the server with --allow-file-repositories.")
 	}
 	if _, err := os.Stat(r.Path); err != nil {
 		return forge.Repository{}, fault.Wrap(err, fault.RepositoryUnreachable, "There is no readable folder %s on the server.", r.Path)

@@ -41,6 +41,7 @@ const (
 	ApprovalsAuto     = "auto"
 	ApprovalsAsk      = "ask"
 	ApprovalsReadOnly = "read-only"
+	ApprovalsRules    = "rules" // by the session's own; needs an agent that asks
 )
 
 // Resume says how an agent takes up one of its earlier sessions.
@@ -193,16 +194,30 @@ func (p Profile) Route(provider string) (Route, error) {
 	return p.Routes[i], nil
 }
 
+// approval is what to set for approvals. An agent that asks can honour rules, and read-only too:
+// what it asks is judged for it.
+func (p Profile) approval(approvals string) (Approval, bool) {
+	if a, ok := p.Approvals[approvals]; ok {
+		return a, true
+	}
+	if approvals == ApprovalsRules || approvals == ApprovalsReadOnly {
+		a, ok := p.Approvals[ApprovalsAsk]
+		return a, ok
+	}
+	return Approval{}, false
+}
+
 // CheckApprovals refuses approvals that the agent cannot honour. Code: APPROVALS_UNSUPPORTED.
 func (p Profile) CheckApprovals(approvals string) error {
-	if _, ok := p.Approvals[approvals]; ok {
+	if _, ok := p.approval(approvals); ok {
 		return nil
 	}
 	var can []string
-	for k := range p.Approvals {
-		can = append(can, k)
+	for _, k := range []string{ApprovalsAuto, ApprovalsAsk, ApprovalsReadOnly, ApprovalsRules} {
+		if _, ok := p.approval(k); ok {
+			can = append(can, k)
+		}
 	}
-	slices.Sort(can)
 	return fault.New(fault.ApprovalsUnsupported, "%s cannot honour the approvals %q. It can: %s.", p.Title, approvals, strings.Join(can, ", "))
 }
 

@@ -104,6 +104,7 @@ func (p Profile) Render(in RenderInput) (Launch, error) {
 	if err := p.CheckApprovals(in.Approvals); err != nil {
 		return Launch{}, err
 	}
+	mode, _ := p.approval(in.Approvals) // checked above
 	if in.Model == "" {
 		in.Model = route.Model
 	}
@@ -117,7 +118,7 @@ func (p Profile) Render(in RenderInput) (Launch, error) {
 		Dir: path.Join(in.AgentsDir, p.Name), Node: "node", Home: in.Home,
 		Provider: route.Provider, Dialect: route.Dialect, Base: in.Models.of(route.Dialect), Models: in.Models,
 		Model: in.Model, Known: slices.Contains(route.Known, in.Model),
-		Mode: p.Approvals[in.Approvals].Mode, Approvals: in.Approvals, Key: in.Key, Vars: route.Vars,
+		Mode: mode.Mode, Approvals: in.Approvals, Key: in.Key, Vars: route.Vars,
 	}
 	if p.Node != "" {
 		v.Node = path.Join(in.AgentsDir, nodeName, "bin", "node")

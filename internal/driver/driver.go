@@ -339,6 +339,17 @@ func (d *Driver) cancelTurn(id string, req driverapi.CancelRequest) error {
 	return nil
 }
 
+func (d *Driver) answer(id string, req driverapi.AnswerRequest) error {
+	d.mu.Lock()
+	t := d.turn
+	known := t != nil && d.turnID == id
+	d.mu.Unlock()
+	if !known {
+		return fault.New(fault.TurnNotFound, "That turn is not at work in this driver.")
+	}
+	return t.Answer(req)
+}
+
 // balance makes the reserve of disk what it should be. Without one the driver works on.
 func (d *Driver) balance() {
 	if err := d.room.Balance(); err != nil {

@@ -123,6 +123,7 @@ func (d *Driver) handler() http.Handler {
 	m.HandleFunc("PUT "+driverapi.PathTurn, d.handleTurn)
 	m.HandleFunc("GET "+driverapi.PathLog, d.handleLog)
 	m.HandleFunc("POST "+driverapi.PathCancel, d.handleCancel)
+	m.HandleFunc("POST "+driverapi.PathAnswer, d.handleAnswer)
 	m.HandleFunc("POST "+driverapi.PathPack, d.handlePack)
 	m.HandleFunc("POST "+driverapi.PathReset, d.handleReset)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -265,6 +266,18 @@ func (d *Driver) handleCancel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)
+}
+
+func (d *Driver) handleAnswer(w http.ResponseWriter, r *http.Request) {
+	req, ok := decode[driverapi.AnswerRequest](w, r)
+	if !ok {
+		return
+	}
+	if err := d.answer(r.PathValue("turn"), req); err != nil {
+		refuse(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 func (d *Driver) handlePack(w http.ResponseWriter, r *http.Request) {

@@ -14,6 +14,8 @@ package driverapi
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -84,6 +86,7 @@ const (
 	PathTurn   = "/v1/turns/{turn}"        // PUT TurnRequest → 202 TurnTaken; the same turn again → 200
 	PathLog    = "/v1/turns/{turn}/log"    // GET ?after=N → NDJSON of Record, live until the end record
 	PathCancel = "/v1/turns/{turn}/cancel" // POST CancelRequest → 202; twice is fine
+	PathAnswer = "/v1/turns/{turn}/answer" // POST AnswerRequest → 204; again → QUESTION_SETTLED
 	PathPack   = "/v1/pack"                // POST PackRequest → header HeaderPack: PackResult, body: a git pack (may be empty)
 	PathReset  = "/v1/reset"               // POST ResetRequest → 204
 )
@@ -222,6 +225,9 @@ type TurnRequest struct {
 	// Noise are beginnings of agent texts that are not talk.
 	Noise  []string `json:"noise,omitempty"`
 	Limits Limits   `json:"limits"`
+	// Approvals is the session's policy as package approval reads it: what the agent wants to
+	// do is judged by it. Empty: everything is allowed.
+	Approvals json.RawMessage `json:"approvals,omitempty"`
 	// SessionTimeout bounds each of new, load, resume.
 	SessionTimeout time.Duration `json:"sessionTimeout"`
 }
@@ -283,6 +289,19 @@ type CancelRequest struct {
 	// Code and Message become the end's when the turn fails rather than being canceled (a refused key, a limit of the server's).
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
+}
+
+// QuestionID names the n-th question of a turn, n from 1. A question is shown by the part
+// data-permission whose id this is; the part comes again with an outcome once it is settled.
+func QuestionID(turn string, n int64) string {
+	return fmt.Sprintf("qst_%s-%d", strings.TrimPrefix(turn, "trn_"), n)
+}
+
+// AnswerRequest settles a question of a turn.
+type AnswerRequest struct {
+	Question string `json:"question"`
+	Allow    bool   `json:"allow"`            // else it is denied
+	Option   string `json:"option,omitempty"` // id of the option to choose; empty: one that fits Allow
 }
 
 // PackRequest packs the work tree. A final pack commits what is uncommitted on

@@ -172,6 +172,10 @@ const (
 	ServerBusy Code = "SERVER_BUSY"
 	// SandboxForeign: The sandbox was made by another provider or on another machine.
 	SandboxForeign Code = "SANDBOX_FOREIGN"
+	// QuestionNotFound: There is no such question in this session.
+	QuestionNotFound Code = "QUESTION_NOT_FOUND"
+	// QuestionSettled: The question has been answered, has expired or was taken back.
+	QuestionSettled Code = "QUESTION_SETTLED"
 )
 
 var order = []Code{
@@ -259,6 +263,8 @@ var order = []Code{
 	SelfTestRunning,
 	ServerBusy,
 	SandboxForeign,
+	QuestionNotFound,
+	QuestionSettled,
 }
 
 var infos = map[Code]Info{
@@ -346,4 +352,6 @@ var infos = map[Code]Info{
 	SelfTestRunning:          {SelfTestRunning, "unavailable", "The sandbox's self-test is still running.", "Wait some seconds and try again.", true},
 	ServerBusy:               {ServerBusy, "exhausted", "All sandboxes together ask for more than the server can hold at once.", "Try again in a moment.", true},
 	SandboxForeign:           {SandboxForeign, "unavailable", "The sandbox was made by another provider or on another machine.", "Send a prompt: a new sandbox goes on from the work that was packed. Start the server as it was before to reach the old one.", false},
+	QuestionNotFound:         {QuestionNotFound, "not_found", "There is no such question in this session.", "List the session's questions to see their ids.", false},
+	QuestionSettled:          {QuestionSettled, "conflict", "The question has been answered, has expired or was taken back.", "Nothing was changed. Get the question to see who answered what.", false},
 }

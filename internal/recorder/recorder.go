@@ -143,6 +143,15 @@ func (w *turn) restore(ctx context.Context) error {
 			}
 			w.n, w.content = p.Cursor.Part, true
 			after = p.Cursor
+			part, err := uistream.Parse(p.Body)
+			if err != nil {
+				return fmt.Errorf("stored part %s: %w", p.Cursor, err)
+			}
+			if part.Type == uistream.DataType(uistream.DataPermission) { // told before, unless the server was killed between the two
+				if err := w.tell(ctx, part); err != nil {
+					return err
+				}
+			}
 		}
 		if len(page) == 0 {
 			return nil
@@ -263,6 +272,11 @@ func (w *turn) part(ctx context.Context, rec driverapi.Record) error {
 	}
 	w.n = rec.N
 	w.ready(w.mask.Add(rec.N, rec.Part))
+	if p.Type == uistream.DataType(uistream.DataPermission) {
+		if err := w.question(ctx, p); err != nil {
+			return err
+		}
+	}
 	if !w.content && agentSaid(p.Type) {
 		w.content = true
 		if err := w.flush(ctx); err != nil {

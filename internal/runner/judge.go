@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/hearthd/hearth/internal/agent"
+	"github.com/hearthd/hearth/internal/approval"
 	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/session"
@@ -20,16 +21,23 @@ var (
 )
 
 // Agent implements session.Judge.
-func (r *Runner) Agent(_ context.Context, name, model string) error {
+func (r *Runner) Agent(_ context.Context, name, model, approvals string) error {
 	p, err := agent.Lookup(name)
 	if err != nil {
+		return err
+	}
+	policy, err := approval.Parse([]byte(approvals))
+	if err != nil {
+		return err
+	}
+	if err := p.CheckApprovals(policy.Mode); err != nil {
 		return err
 	}
 	_, build, err := r.cfg.Agents.Layer(p)
 	if err != nil {
 		return err
 	}
-	_, err = r.launch(session.Session{Agent: name, Model: model}, p, build)
+	_, err = r.launch(session.Session{Agent: name, Model: model, Approvals: approvals}, p, build)
 	return err
 }
 

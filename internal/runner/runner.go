@@ -73,7 +73,7 @@ const (
 )
 
 // free are the effects that do not wait behind others of their session.
-var free = []session.EffectKind{session.EffectCancelTurn, session.EffectForceEnd, session.EffectLimitTurn}
+var free = []session.EffectKind{session.EffectCancelTurn, session.EffectForceEnd, session.EffectLimitTurn, session.EffectAnswerQuestion, session.EffectExpireQuestion}
 
 // Runner runs effects. Make one with New.
 type Runner struct {
@@ -252,6 +252,10 @@ func (r *Runner) do(ctx context.Context, e session.Effect) error {
 		return r.forceEnd(ctx, e)
 	case session.EffectLimitTurn:
 		return r.limitTurn(ctx, e)
+	case session.EffectAnswerQuestion:
+		return r.answerQuestion(ctx, e)
+	case session.EffectExpireQuestion:
+		return r.expireQuestion(ctx, e)
 	case session.EffectPack:
 		return r.pack(ctx, e)
 	case session.EffectDeliver:

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hearthd/hearth/internal/agent"
+	"github.com/hearthd/hearth/internal/approval"
 	"github.com/hearthd/hearth/internal/delivery"
 	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/driverapi"
@@ -352,7 +353,11 @@ func (r *Runner) launch(s session.Session, profile agent.Profile, build string) 
 	if err != nil {
 		return agent.Launch{}, err
 	}
-	return profile.Render(agent.RenderInput{Build: build, Provider: provider, Model: s.Model})
+	policy, err := approval.Parse([]byte(s.Approvals))
+	if err != nil {
+		return agent.Launch{}, err
+	}
+	return profile.Render(agent.RenderInput{Build: build, Provider: provider, Model: s.Model, Approvals: policy.Mode})
 }
 
 // startAgent starts the agent, or finds it running.

@@ -2,9 +2,11 @@ package runner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hearthd/hearth/internal/agent"
 	"github.com/hearthd/hearth/internal/driverapi"
@@ -96,6 +98,7 @@ func (r *Runner) hand(ctx context.Context, b *box, s session.Session, t *session
 	_, _, err = b.driver.Turn(ctx, string(t.ID), driverapi.TurnRequest{
 		Number: t.Number, Fingerprint: l.Fingerprint, Prompt: t.Prompt, Attempts: attempts,
 		Mode: l.Mode, ModeConfig: l.ModeConfig, ModelConfig: l.ModelOption.ID, Model: l.ModelOption.Value, Noise: l.Noise,
+		Approvals:      json.RawMessage(s.Approvals),
 		Limits:         driverapi.Limits{Total: limits.Total, Silence: limits.Silence, FirstEvent: limits.FirstEvent, Tool: limits.Tool},
 		SessionTimeout: l.Limits.Session,
 	})
@@ -307,13 +310,18 @@ func (r *Runner) forceEnd(ctx context.Context, e session.Effect) error {
 
 // limitTurn ends a turn whose driver did not keep the total limit.
 func (r *Runner) limitTurn(ctx context.Context, e session.Effect) error {
-	_, t, err := r.open(ctx, e)
+	a, t, err := r.open(ctx, e)
 	if err != nil {
 		return err
 	}
 	switch t.State {
-	case session.TurnDelivering, session.TurnStopping, session.TurnWaiting:
+	case session.TurnDelivering, session.TurnStopping:
 		return nil
+	case session.TurnWaiting: // a person may take their time
+		return &again{after: time.Minute, cause: errors.New("a person is waited for")}
+	}
+	if left := a.Session.Limits.Or(session.DefaultLimits).Total + session.LimitSlack + t.Waited - r.now().Sub(t.StartedAt); left > 0 {
+		return &again{after: left, cause: errors.New("the turn waited for a person meanwhile")}
 	}
 	_, err = r.cfg.Service.Apply(ctx, e.Session, session.FailAsked{Turn: t.ID, Code: fault.TurnLimit})
 	return err

@@ -39,7 +39,7 @@ const (
 // Apply is the machine: what a session becomes by an event, and what must be done
 // for it. It is pure; a refused event returns an error and changes nothing.
 // Codes: ILLEGAL_MOVE, TURN_IN_FLIGHT, QUEUE_FULL, PROMPT_TOO_LARGE,
-// SESSION_DELETING, TURN_NOT_FOUND, NOTHING_TO_CANCEL, NOTHING_TO_DELIVER,
+// SESSION_DELETING, TURN_NOT_FOUND, QUESTION_SETTLED, NOTHING_TO_CANCEL, NOTHING_TO_DELIVER,
 // NOTHING_TO_DISCARD, UNDELIVERED_WORK.
 func Apply(a Aggregate, ev Event, now time.Time) (Aggregate, []Effect, error) {
 	m := &move{a: copyOf(a), now: now}
@@ -50,6 +50,9 @@ func Apply(a Aggregate, ev Event, now time.Time) (Aggregate, []Effect, error) {
 	if m.a.Open != nil && m.a.Open.State.Terminal() {
 		m.retire(m.a.Open)
 		m.a.Open = nil
+	}
+	if err := m.settle(); err != nil {
+		return a, nil, err
 	}
 	m.startNext()
 	open := TurnState("")
@@ -91,6 +94,10 @@ func copyOf(a Aggregate) Aggregate {
 	for _, q := range a.Queue {
 		t := *q
 		c.Queue = append(c.Queue, &t)
+	}
+	for _, q := range a.Questions {
+		x := *q
+		c.Questions = append(c.Questions, &x)
 	}
 	return c
 }
@@ -278,6 +285,14 @@ func (m *move) apply(ev Event) error {
 		return nil
 	case DeleteAsked:
 		return m.deleteAsked(e)
+	case QuestionAsked:
+		return m.asked(e)
+	case QuestionAnswered:
+		return m.answered(e)
+	case QuestionOverdue:
+		return m.overdue(e)
+	case QuestionWithdrawn:
+		return m.withdrawn(e)
 	}
 	return fault.New(fault.IllegalMove, "Unknown event.")
 }

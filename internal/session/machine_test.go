@@ -400,3 +400,90 @@ func TestRefusedWorkIsKept(t *testing.T) {
 		t.Error("a refused push counts as work that was not packed")
 	}
 }
+
+// asks is a question of turn "t1" with two options.
+func asks(n int64) QuestionAsked {
+	return QuestionAsked{Question{Turn: "t1", Number: n, Kind: QuestionPermission, Title: "rm", Options: []Option{{ID: "y", Kind: "allow_once"}, {ID: "n", Kind: "reject_once"}}}}
+}
+
+func TestQuestions(t *testing.T) {
+	one, two := QuestionIDOf("t1", 1), QuestionIDOf("t1", 2)
+	a, eff := must(t, running(t), asks(1), asks(2), asks(1))
+	if a.Open.State != TurnWaiting || a.Session.Phase != PhaseWaiting || len(a.Questions) != 2 || a.Open.Asked != 2 {
+		t.Fatalf("turn %+v, %d questions", a.Open, len(a.Questions))
+	}
+	if !slices.Equal(kinds(eff), []EffectKind{EffectExpireQuestion, EffectExpireQuestion}) || eff[0].Question != one || !eff[0].NotBefore.Equal(t0.Add(QuestionTime)) {
+		t.Fatalf("effects %+v", eff)
+	}
+	for _, bad := range []struct {
+		ev   QuestionAnswered
+		code fault.Code
+	}{
+		{QuestionAnswered{ID: "qst_t1-9", Verdict: VerdictAllow}, fault.QuestionSettled},
+		{QuestionAnswered{ID: one}, fault.InvalidInput},
+		{QuestionAnswered{ID: one, Verdict: "maybe"}, fault.InvalidInput},
+		{QuestionAnswered{ID: one, Verdict: VerdictCancel}, fault.InvalidInput},
+		{QuestionAnswered{ID: one, Option: "z"}, fault.InvalidInput},
+		{QuestionAnswered{ID: one, Option: "n", Verdict: VerdictAllow}, fault.InvalidInput},
+		{QuestionAnswered{ID: one, Verdict: VerdictAllow, Content: "{}"}, fault.InvalidInput},
+	} {
+		if _, _, err := Apply(a, bad.ev, t0); fault.CodeOf(err) != bad.code {
+			t.Errorf("%+v: %v, want %s", bad.ev, err, bad.code)
+		}
+	}
+	// The first answer counts; the turn waits as long as one is open.
+	b, eff := must(t, a, QuestionAnswered{ID: one, Option: "n", By: "ada"})
+	if b.Open.State != TurnWaiting || b.Questions[0].State != QuestionDone || b.Questions[0].Verdict != VerdictDeny || !slices.Equal(kinds(eff), []EffectKind{EffectAnswerQuestion}) {
+		t.Fatalf("after one answer: %s %+v %v", b.Open.State, b.Questions[0], eff)
+	}
+	if _, _, err := Apply(b, QuestionAnswered{ID: one, Verdict: VerdictAllow}, t0); fault.CodeOf(err) != fault.QuestionSettled {
+		t.Errorf("answered twice: %v", err)
+	}
+	c, _, err := Apply(b, QuestionAnswered{ID: two, Verdict: VerdictAllow}, t0.Add(time.Hour))
+	if err != nil || c.Open.State != TurnRunning || c.Open.Waited != time.Hour || !c.Open.WaitingSince.IsZero() {
+		t.Fatalf("after both: %+v, %v", c.Open, err)
+	}
+	// Nobody answers.
+	if _, _, err := Apply(a, QuestionOverdue{ID: one}, t0.Add(time.Hour)); fault.CodeOf(err) != fault.IllegalMove {
+		t.Errorf("expired before its time: %v", err)
+	}
+	d, eff, err := Apply(a, QuestionOverdue{ID: one}, t0.Add(QuestionTime))
+	if err != nil || d.Questions[0].State != QuestionExpired || d.Questions[0].Verdict != VerdictDeny || !slices.Equal(kinds(eff), []EffectKind{EffectAnswerQuestion}) {
+		t.Fatalf("expired: %+v %v %v", d.Questions[0], eff, err)
+	}
+	// The agent takes both back and goes on.
+	e, eff := must(t, a, QuestionWithdrawn{one}, QuestionWithdrawn{two}, QuestionWithdrawn{two})
+	if e.Open.State != TurnRunning || e.Questions[0].State != QuestionCanceled || len(eff) != 0 {
+		t.Fatalf("withdrawn: %s %+v %v", e.Open.State, e.Questions[0], eff)
+	}
+}
+
+// Whatever ends or stops the turn, nobody can answer its questions afterwards.
+func TestQuestionsEndWithTheirTurn(t *testing.T) {
+	for name, evs := range map[string][]Event{
+		"cancel":    {CancelAsked{}},
+		"interrupt": {Prompted{Turn: Turn{ID: "t2", Prompt: "no"}, Mode: ModeInterrupt}},
+		"failure":   {FailAsked{Turn: "t1", Code: fault.ModelKeyRejected}},
+		"done":      {AgentDone{Turn: "t1", Outcome: "end_turn"}},
+		"exit":      {AgentDone{Turn: "t1", Outcome: "failed", Code: fault.AgentExited}},
+		"lost":      {SandboxGone{Generation: 1, Code: fault.SandboxLost}},
+		"delete":    {DeleteAsked{Force: true}},
+	} {
+		a, _ := must(t, running(t), asks(1))
+		a, _ = must(t, a, evs...)
+		if q := a.Questions[0]; q.State != QuestionCanceled || q.SettledAt.IsZero() {
+			t.Errorf("%s: the question is %s", name, q.State)
+		}
+		for _, x := range append(a.Ended, a.Open) {
+			if x != nil && (x.State == TurnWaiting || !x.WaitingSince.IsZero()) {
+				t.Errorf("%s: the turn waits still: %+v", name, x)
+			}
+		}
+		if a.Open != nil && a.Open.State == TurnStopping {
+			b, eff := must(t, a, asks(2))
+			if len(b.Questions) != 1 || len(eff) != 0 {
+				t.Errorf("%s: a turn that stops asks", name)
+			}
+		}
+	}
+}

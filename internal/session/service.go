@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/hearthd/hearth/internal/approval"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/transcript"
 )
@@ -21,8 +22,9 @@ type Caller struct {
 // Judge says at create what cannot work, before anything is stored.
 type Judge interface {
 	// Agent checks that the profile exists, is installed, and that the model's
-	// provider has a key. Codes: AGENT_UNKNOWN, AGENT_NOT_INSTALLED, MODEL_KEY_MISSING.
-	Agent(ctx context.Context, agent, model string) error
+	// provider has a key, and that the agent can honour the approvals. Codes: AGENT_UNKNOWN,
+	// AGENT_NOT_INSTALLED, MODEL_KEY_MISSING, APPROVALS_UNSUPPORTED.
+	Agent(ctx context.Context, agent, model, approvals string) error
 	// Repository reads the remote and checks that the branch can be written.
 	// Codes: INVALID_INPUT, REPOSITORY_UNREACHABLE, REPOSITORY_NOT_WRITABLE, BRANCH_INVALID, FORGE_UNAVAILABLE.
 	Repository(ctx context.Context, ask RepositoryAsk) (Repository, error)
@@ -147,6 +149,8 @@ type CreateInput struct {
 	Model  string
 	Limits Limits
 	Prompt string
+	// Approvals is a policy as package approval reads it: JSON text; empty: auto.
+	Approvals string
 }
 
 // Accepted is the answer to a prompt.
@@ -177,14 +181,18 @@ func (s *Service) Create(ctx context.Context, who Caller, in CreateInput, key *K
 	if a, ok, err := s.replay(ctx, key); ok || err != nil {
 		return a, err
 	}
-	if err := s.Judge.Agent(ctx, in.Agent, in.Model); err != nil {
+	policy, err := approval.Parse([]byte(in.Approvals))
+	if err != nil {
+		return Accepted{}, err
+	}
+	if err := s.Judge.Agent(ctx, in.Agent, in.Model, policy.Text()); err != nil {
 		return Accepted{}, err
 	}
 	now := s.now()
 	id := ID(s.NewID("ses"))
 	sess := Session{
 		ID: id, Workspace: who.Workspace, Title: in.Title, Author: who.Author, Agent: in.Agent, Model: in.Model, Limits: in.Limits,
-		Sandbox: SandboxNone, Phase: PhaseIdle, CreatedAt: now, UpdatedAt: now, Format: "sha1", BranchNamed: in.Branch != "",
+		Approvals: policy.Text(), Sandbox: SandboxNone, Phase: PhaseIdle, CreatedAt: now, UpdatedAt: now, Format: "sha1", BranchNamed: in.Branch != "",
 	}
 	if sess.Title == "" {
 		sess.Title = titleOf(in.Prompt)
@@ -296,7 +304,7 @@ func (s *Service) Prompt(ctx context.Context, who Caller, id ID, in PromptInput,
 	if a, ok, err := s.replay(ctx, key); ok || err != nil {
 		return a, err
 	}
-	if err := s.Judge.Agent(ctx, a.Session.Agent, a.Session.Model); err != nil {
+	if err := s.Judge.Agent(ctx, a.Session.Agent, a.Session.Model, a.Session.Approvals); err != nil {
 		return Accepted{}, err
 	}
 	turn := TurnID(s.NewID("trn"))
@@ -370,6 +378,73 @@ func (s *Service) Discard(ctx context.Context, who Caller, id ID) (Aggregate, er
 		return Aggregate{}, err
 	}
 	return s.Apply(ctx, id, DiscardAsked{By: who.Subject})
+}
+
+// Questions returns a session's questions in a state (empty: in any), newest first.
+func (s *Service) Questions(ctx context.Context, who Caller, id ID, state QuestionState, limit int) ([]Question, error) {
+	if _, err := s.Get(ctx, who, id); err != nil {
+		return nil, err
+	}
+	if limit <= 0 || limit > MaxList {
+		limit = MaxList
+	}
+	return s.Store.Questions(ctx, id, state, limit)
+}
+
+// Question returns one question.
+func (s *Service) Question(ctx context.Context, who Caller, id ID, question QuestionID) (Question, error) {
+	if _, err := s.Get(ctx, who, id); err != nil {
+		return Question{}, err
+	}
+	return s.Store.Question(ctx, id, question)
+}
+
+// AnswerInput is a person's answer to a question.
+type AnswerInput struct {
+	Verdict string // allow or deny; may be empty where Option says it
+	Option  string // id of one of the question's options
+	Message string // kept with the question
+}
+
+// Answer settles a question; the first answer counts. Codes: QUESTION_NOT_FOUND,
+// QUESTION_SETTLED, INVALID_INPUT.
+func (s *Service) Answer(ctx context.Context, who Caller, id ID, question QuestionID, in AnswerInput) (Question, error) {
+	if err := checkText("message", in.Message, MaxAnswerMessage); err != nil {
+		return Question{}, err
+	}
+	q, err := s.Question(ctx, who, id, question)
+	if err != nil {
+		return Question{}, err
+	}
+	if q.State != QuestionPending {
+		return Question{}, settled(q)
+	}
+	a, err := s.Apply(ctx, id, QuestionAnswered{ID: question, Verdict: in.Verdict, Option: in.Option, Message: in.Message, By: who.Subject})
+	if fault.CodeOf(err) == fault.QuestionSettled { // somebody was faster
+		if q, rerr := s.Store.Question(ctx, id, question); rerr == nil {
+			return Question{}, settled(q)
+		}
+	}
+	if err != nil {
+		return Question{}, err
+	}
+	for _, x := range a.Questions {
+		if x.ID == question {
+			return *x, nil
+		}
+	}
+	return s.Store.Question(ctx, id, question)
+}
+
+// settled says how a question ended.
+func settled(q Question) error {
+	switch q.State {
+	case QuestionDone:
+		return fault.New(fault.QuestionSettled, "%s has answered it already: %s.", q.By, q.Verdict).With("state", string(q.State))
+	case QuestionExpired:
+		return fault.New(fault.QuestionSettled, "Nobody answered until %s; it counted as denied.", q.Deadline.Format(time.RFC3339)).With("state", string(q.State))
+	}
+	return fault.New(fault.QuestionSettled, "Its turn has ended, or the agent took it back.").With("state", string(q.State))
 }
 
 // Release lets a held queue go on.

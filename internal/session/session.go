@@ -90,6 +90,7 @@ type Session struct {
 	BranchNamed bool   // the person named it: an existing one is continued
 	Agent       string // profile name
 	Model       string // empty: the profile's default
+	Approvals   string // policy as approval.Policy has it as text; empty: auto
 	Limits      Limits
 
 	Sandbox    SandboxState
@@ -187,6 +188,10 @@ type Turn struct {
 	PackedAt    time.Time
 	EndedAt     time.Time
 
+	Asked        int64         // questions so far
+	WaitingSince time.Time     // a person is waited for since then; zero: nobody is
+	Waited       time.Duration // for persons, before WaitingSince; limits do not count it
+
 	StopReason string // who or what asked to stop: cancel, interrupt, key, …
 	StopBy     string
 
@@ -232,13 +237,16 @@ type Delivery struct {
 }
 
 // Aggregate is what one transaction reads and writes: a session, its open turn,
-// its queue by rank, and the newest turn that was at work and ended. Ended holds the turns that left the aggregate in this step.
+// its queue by rank, its pending questions, and the newest turn that was at work and ended. Ended
+// holds the turns that left the aggregate in this step; questions settled in it are still among Questions.
 type Aggregate struct {
 	Session Session
 	Open    *Turn
 	Queue   []*Turn
 	Last    *Turn
 	Ended   []*Turn
+
+	Questions []*Question
 }
 
 // Undelivered says that there is packed work which the remote does not have.
@@ -268,6 +276,8 @@ const (
 	EffectDiscard        EffectKind = "discard"
 	EffectReleaseSandbox EffectKind = "release_sandbox"
 	EffectDeleteSession  EffectKind = "delete_session"
+	EffectAnswerQuestion EffectKind = "answer_question" // tell the driver how a question was settled
+	EffectExpireQuestion EffectKind = "expire_question" // nobody answered in time
 )
 
 // Effect is a row of the queue.
@@ -278,6 +288,7 @@ type Effect struct {
 	Kind       EffectKind
 	Generation int64  // of the sandbox that it is about
 	Handle     string // for release_sandbox
+	Question   QuestionID
 	Code       fault.Code
 	Message    string
 	NotBefore  time.Time

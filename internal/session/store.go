@@ -10,7 +10,7 @@ import (
 // Store keeps aggregates, effects and idempotency keys. Every implementation
 // passes the suite in sessiontest. Methods may be called concurrently; writes of one
 // session are serialized. Codes: SESSION_NOT_FOUND, TURN_NOT_FOUND,
-// VERSION_CONFLICT, IDEMPOTENCY_CONFLICT, DISK_FULL.
+// QUESTION_NOT_FOUND, VERSION_CONFLICT, IDEMPOTENCY_CONFLICT, DISK_FULL.
 //
 // No method looks at the clock; time comes as an argument.
 type Store interface {
@@ -23,7 +23,7 @@ type Store interface {
 	Update(ctx context.Context, id ID, key *Key, fn func(Aggregate) (Change, error)) (Result, error)
 	// Replay returns the result that a key was used for; empty when it was not used.
 	Replay(ctx context.Context, key *Key) (string, error)
-	// Get returns a session with its open turn, queue and last turn.
+	// Get returns a session with its open turn, queue, pending questions and last turn.
 	Get(ctx context.Context, id ID) (Aggregate, error)
 	// List returns sessions, newest first, below the cursor (empty: from the top).
 	List(ctx context.Context, q ListQuery) ([]Session, error)
@@ -33,6 +33,10 @@ type Store interface {
 	Turn(ctx context.Context, id ID, turn TurnID) (Turn, error)
 	// LastReached returns the newest turn whose prompt went out to an agent; TURN_NOT_FOUND when there is none.
 	LastReached(ctx context.Context, id ID) (Turn, error)
+	// Question returns one question of a session; QUESTION_NOT_FOUND when there is none.
+	Question(ctx context.Context, id ID, question QuestionID) (Question, error)
+	// Questions returns a session's questions in a state (empty: in any), newest first.
+	Questions(ctx context.Context, id ID, state QuestionState, limit int) ([]Question, error)
 	// Active returns the ids of all sessions that have an open turn, a sandbox or are being deleted.
 	Active(ctx context.Context) ([]ID, error)
 	// Remove deletes a session's rows: turns, parts, effects, keys, and itself.

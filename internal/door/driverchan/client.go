@@ -77,6 +77,11 @@ func (c *Client) Cancel(ctx context.Context, turn string, r driverapi.CancelRequ
 	return c.noAnswer(ctx, http.MethodPost, path(driverapi.PathCancel, turn), r)
 }
 
+// Answer settles a question. Codes: QUESTION_SETTLED, QUESTION_NOT_FOUND, TURN_NOT_FOUND.
+func (c *Client) Answer(ctx context.Context, turn string, r driverapi.AnswerRequest) error {
+	return c.noAnswer(ctx, http.MethodPost, path(driverapi.PathAnswer, turn), r)
+}
+
 // Reset sets the work tree back.
 func (c *Client) Reset(ctx context.Context, r driverapi.ResetRequest) error {
 	return c.noAnswer(ctx, http.MethodPost, driverapi.PathReset, r)

@@ -31,8 +31,9 @@ const (
 type Receiver interface {
 	// Update takes a session/update.
 	Update(n acp.SessionNotification)
-	// Permission answers a session/request_permission at once.
-	Permission(r acp.PermissionRequest) acp.PermissionResponse
+	// Permission takes a session/request_permission and calls answer once, now or later.
+	// ctx ends when the agent takes the request back, and with the answer.
+	Permission(ctx context.Context, r acp.PermissionRequest, answer func(acp.PermissionResponse))
 }
 
 // Agent is a running agent process, initialized. Its methods may be called concurrently.
@@ -162,7 +163,7 @@ func (a *Agent) run(ctx context.Context, req driverapi.AgentRequest, env []strin
 	conn := acp.NewConn(outR, inW, acp.Handlers{
 		Notification: a.notification,
 		Requests: map[string]func(context.Context, *acp.Request){
-			acp.MethodRequestPermission: acp.Handle(a.permission),
+			acp.MethodRequestPermission: a.permission,
 		},
 	}, acp.Options{SpillDir: o.SpillDir, Log: o.Log})
 	a.Client = acp.Client{Conn: conn}
@@ -247,11 +248,18 @@ func (a *Agent) notification(_ context.Context, n acp.Notification) {
 	}
 }
 
-func (a *Agent) permission(_ context.Context, r acp.PermissionRequest) (acp.PermissionResponse, error) {
-	if x := a.current(); x != nil {
-		return x.Permission(r), nil
+func (a *Agent) permission(ctx context.Context, r *acp.Request) {
+	var p acp.PermissionRequest
+	if err := acp.Decode(r.Params, &p); err != nil {
+		_ = r.Fail(acp.Errorf(acp.CodeInvalidParams, "the parameters of %s: %v", r.Method, err)) // an agent that is gone needs no answer
+		return
 	}
-	return acp.Cancelled(), nil
+	answer := func(res acp.PermissionResponse) { _ = r.Reply(res) }
+	if x := a.current(); x != nil {
+		x.Permission(ctx, p, answer)
+		return
+	}
+	answer(acp.Cancelled())
 }
 
 func (a *Agent) current() Receiver {

@@ -90,8 +90,8 @@ func (k *talk) Update(n acp.SessionNotification) {
 	k.text.WriteString(u.Content.Text)
 }
 
-func (k *talk) Permission(r acp.PermissionRequest) acp.PermissionResponse {
-	return acp.Selected(r.Options[0].OptionID)
+func (k *talk) Permission(_ context.Context, r acp.PermissionRequest, answer func(acp.PermissionResponse)) {
+	answer(acp.Selected(r.Options[0].OptionID))
 }
 
 func (k *talk) said() string {

@@ -30,6 +30,19 @@ type Answer struct {
 	OptionID string `json:"optionId,omitempty"` // the option chosen
 }
 
+// Call is the tool call of a permission request with what was said of it before, and its name.
+func (c *Converter) Call(u acp.ToolCall) (call acp.ToolCall, name string) {
+	t := tool{id: u.ToolCallID}
+	if known := c.tools[c.id(u.ToolCallID)]; known != nil {
+		t.call = known.call
+	}
+	if emptyInput(u.RawInput) && !emptyInput(t.call.RawInput) {
+		u.RawInput = nil
+	}
+	t.call.Merge(u)
+	return t.call, t.name()
+}
+
 // maxOptions bounds the options shown; agents offer at most half a dozen.
 const maxOptions = 32
 

@@ -25,6 +25,12 @@ type limiter struct {
 	open         map[string]bool // blocks and tool calls
 }
 
+// full says that nothing new gets through any more.
+func (l *limiter) full() bool {
+	const reserve = 8 // parts of a question and its end
+	return l.over || l.parts+reserve > l.maxParts || l.bytes+closeBytes > l.maxBytes
+}
+
 func (l *limiter) pass(in []uistream.Part, now time.Time) []uistream.Part {
 	var out []uistream.Part
 	for _, p := range in {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hearthd/hearth/internal/acp"
+	"github.com/hearthd/hearth/internal/approval"
 	"github.com/hearthd/hearth/internal/driver/agent"
 	"github.com/hearthd/hearth/internal/driver/convert"
 	"github.com/hearthd/hearth/internal/driver/proc"
@@ -76,6 +77,12 @@ type Turn struct {
 	last      time.Time
 	seen      time.Time // of any update, a replay's too
 	cancelReq *driverapi.CancelRequest
+	policy    approval.Policy
+	asked     int64                // questions so far
+	open      map[string]*question // that wait for a person
+	settled   map[string]bool      // that do not any more
+	frozen    time.Duration        // a person was waited for, before waiting
+	waiting   time.Time            // since then a person is waited for; zero: nobody is
 	writeErr  error
 	lost      []driverapi.Record // what the log had no room for; nothing came after it
 }
@@ -83,7 +90,13 @@ type Turn struct {
 // New makes a turn whose log was just created.
 func New(o Options) *Turn {
 	broken := make(chan struct{})
+	policy, err := approval.Parse(o.Request.Approvals)
+	if err != nil { // the server checks it; a person is asked rather than nobody
+		o.Logger.Error("approvals", "error", err)
+		policy = approval.Policy{Mode: approval.Asking}
+	}
 	return &Turn{
+		policy: policy, open: map[string]*question{}, settled: map[string]bool{},
 		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: broken, breakOnce: sync.OnceFunc(func() { close(broken) }),
 		cap:  limiter{maxParts: cmp.Or(o.MaxParts, capParts), maxBytes: capBytes},
 		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise}),
@@ -130,27 +143,6 @@ func (t *Turn) Update(n acp.SessionNotification) {
 // answers tells whether a part belongs to an answer; what only describes the agent's session does not.
 func answers(p uistream.Part) bool {
 	return !p.Type.IsData() || p.Type == uistream.DataType(uistream.DataPlan)
-}
-
-// Permission is answered without a person: the sandbox is the guard. Options are chosen by kind.
-func (t *Turn) Permission(r acp.PermissionRequest) acp.PermissionResponse {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last = t.o.Now()
-	if !t.taking || t.cancelReq != nil {
-		return acp.Cancelled()
-	}
-	for _, kind := range []string{acp.AllowOnce, acp.AllowAlways} {
-		if o, ok := r.Option(kind); ok {
-			return acp.Selected(o.OptionID)
-		}
-	}
-	for _, kind := range []string{acp.RejectOnce, acp.RejectAlways} {
-		if o, ok := r.Option(kind); ok {
-			return acp.Selected(o.OptionID)
-		}
-	}
-	return acp.Cancelled()
 }
 
 // write puts parts into the log; called under mu. A log that cannot be written breaks the turn.
@@ -269,6 +261,7 @@ func (t *Turn) wait(ctx context.Context, answers <-chan answer, sent time.Time, 
 				return
 			}
 			asked = true
+			t.withdrawAll()                // as the protocol wants it before the cancel
 			_ = a.Client.Cancel(t.session) // a dead agent is noticed above
 			g := r.Grace
 			if g <= 0 {
@@ -319,7 +312,10 @@ func (t *Turn) tick() time.Duration {
 func (t *Turn) overdue(sent time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now, l := t.o.Now(), t.o.Request.Limits
+	if !t.waiting.IsZero() {
+		return nil // a person may take their time
+	}
+	now, l := t.o.Now().Add(-t.frozen), t.o.Request.Limits
 	_, since, running := t.conv.OldestOpenTool()
 	switch {
 	case l.Total > 0 && now.Sub(t.begun) >= l.Total:
@@ -328,7 +324,7 @@ func (t *Turn) overdue(sent time.Time) error {
 		return fault.New(fault.FirstEventLimit, "The agent did not begin to answer within %v.", l.FirstEvent)
 	case running && l.Tool > 0 && now.Sub(since) >= l.Tool:
 		return fault.New(fault.ToolLimit, "One tool call took longer than %v.", l.Tool)
-	case !running && l.Silence > 0 && t.heard && now.Sub(t.last) >= l.Silence:
+	case !running && l.Silence > 0 && t.heard && t.o.Now().Sub(t.last) >= l.Silence:
 		return fault.New(fault.AgentSilent, "The agent said nothing for %v.", l.Silence)
 	}
 	return nil
@@ -453,6 +449,7 @@ func (t *Turn) close(e driverapi.End, c convert.End) driverapi.End {
 	defer t.mu.Unlock()
 	t.taking = false
 	t.makeUp()
+	t.endQuestions()
 	t.write(t.conv.End(c))
 	t.makeUp()
 	t.o.Room() // for the end record and for what comes after the turn

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,6 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"removal takes everything along", removal},
 		{"fences grow", fences},
 		{"text of every kind survives", texts},
+		{"questions wait, are settled once, and stay", questions},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -600,5 +602,101 @@ func texts(t *testing.T, s Store) {
 		if err != nil || a.Session.Title != text || a.Open.Prompt != text {
 			t.Errorf("%q came back as %q, %q, %v", text, a.Session.Title, a.Open.Prompt, err)
 		}
+	}
+}
+
+// running brings a new session to a running turn.
+func running(t *testing.T, s Store) (session.ID, session.TurnID) {
+	t.Helper()
+	sess := blank()
+	sess.Approvals = `"ask"`
+	id := create(t, s, sess)
+	p := prompt("ask me")
+	apply(t, s, id, p)
+	apply(t, s, id, session.SandboxCreated{Generation: 1, Handle: "h"})
+	apply(t, s, id, session.SandboxReady{Generation: 1})
+	apply(t, s, id, session.Handed{Turn: p.Turn.ID, Agent: "pi"})
+	apply(t, s, id, session.Sent{Turn: p.Turn.ID, Rung: "fresh", At: at})
+	return id, p.Turn.ID
+}
+
+func questions(t *testing.T, s Store) {
+	id, turn := running(t, s)
+	ask := func(n int64) session.Question {
+		return session.Question{
+			Turn: turn, Number: n, Kind: session.QuestionPermission, Title: "Run \x00 rm \u2028", Tool: "execute", ToolCall: "call",
+			Options: []session.Option{{ID: "y", Name: "Yes", Kind: "allow_once"}, {ID: "n", Name: "No", Kind: "reject_once"}}, Detail: `{"command":"rm"}`,
+		}
+	}
+	apply(t, s, id, session.QuestionAsked{Question: ask(1)})
+	r := apply(t, s, id, session.QuestionAsked{Question: ask(2)})
+	got, err := s.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(r.Aggregate, got); d != "" {
+		t.Fatalf("saved and read differ:\n%s", d)
+	}
+	if got.Session.Approvals != `"ask"` || len(got.Questions) != 2 || got.Open.State != session.TurnWaiting || got.Open.Asked != 2 {
+		t.Fatalf("%+v", got)
+	}
+	// Many answer at once: one wins, all others are told.
+	one := session.QuestionIDOf(turn, 1)
+	var won, lost atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			verdict := session.VerdictAllow
+			if i%2 == 1 {
+				verdict = session.VerdictDeny
+			}
+			_, err := tryApply(t, s, id, nil, session.QuestionAnswered{ID: one, Verdict: verdict, By: fmt.Sprint(i), Message: "so"})
+			switch fault.CodeOf(err) {
+			case "":
+				won.Add(1)
+			case fault.QuestionSettled:
+				lost.Add(1)
+			default:
+				t.Errorf("answer %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 || lost.Load() != 7 {
+		t.Errorf("%d answers won, %d lost", won.Load(), lost.Load())
+	}
+	answered, err := s.Question(t.Context(), id, one)
+	if err != nil || answered.State != session.QuestionDone || answered.By == "" || answered.Message != "so" {
+		t.Errorf("answered: %+v, %v", answered, err)
+	}
+	pending, err := s.Questions(t.Context(), id, session.QuestionPending, 10)
+	if err != nil || len(pending) != 1 || pending[0].Number != 2 {
+		t.Errorf("pending: %+v, %v", pending, err)
+	}
+	if d := cmp.Diff(*r.Aggregate.Questions[1], pending[0]); d != "" {
+		t.Error(d)
+	}
+	apply(t, s, id, session.CancelAsked{})
+	all, err := s.Questions(t.Context(), id, "", 10)
+	if err != nil || len(all) != 2 || all[0].State != session.QuestionCanceled {
+		t.Errorf("all: %+v, %v", all, err)
+	}
+	if _, err := s.Question(t.Context(), id, "qst_x-1"); fault.CodeOf(err) != fault.QuestionNotFound {
+		t.Errorf("unknown: %v", err)
+	}
+	other := create(t, s, blank())
+	if _, err := s.Question(t.Context(), other, one); fault.CodeOf(err) != fault.QuestionNotFound {
+		t.Errorf("of another session: %v", err)
+	}
+	// The effects that follow name their question.
+	claimed, err := s.Claim(t.Context(), "o", at, at.Add(time.Minute), 10, []session.EffectKind{session.EffectAnswerQuestion, session.EffectSendPrompt, session.EffectStartSandbox})
+	if err != nil || !slices.ContainsFunc(claimed, func(e session.Effect) bool { return e.Kind == session.EffectAnswerQuestion && e.Question == one }) {
+		t.Errorf("claimed: %+v, %v", claimed, err)
+	}
+	if err := s.Remove(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Question(t.Context(), id, one); fault.CodeOf(err) != fault.QuestionNotFound {
+		t.Errorf("after removal: %v", err)
 	}
 }

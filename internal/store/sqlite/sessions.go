@@ -156,10 +156,19 @@ func saveRest(ctx context.Context, q *db.Queries, loaded map[string]db.Turn, c *
 			return fmt.Errorf("save turn %s: %w", t.ID, err)
 		}
 	}
+	for _, x := range a.Questions {
+		row, err := questionRow(x)
+		if err != nil {
+			return err
+		}
+		if _, err := q.UpsertQuestion(ctx, row); err != nil {
+			return fmt.Errorf("save question %s: %w", x.ID, err)
+		}
+	}
 	for _, e := range c.Effects {
 		if err := q.InsertEffect(ctx, db.InsertEffectParams{
 			ID: string(e.ID), Session: string(e.Session), Turn: string(e.Turn), Kind: string(e.Kind), Generation: e.Generation, Handle: e.Handle,
-			Code: string(e.Code), Message: e.Message, NotBefore: micros(e.NotBefore), Attempts: int64(e.Attempts),
+			Question: string(e.Question), Code: string(e.Code), Message: e.Message, NotBefore: micros(e.NotBefore), Attempts: int64(e.Attempts),
 		}); err != nil {
 			return fmt.Errorf("insert effect %s: %w", e.Kind, err)
 		}
@@ -239,6 +248,15 @@ func load(ctx context.Context, q *db.Queries, id session.ID) (session.Aggregate,
 	for i := range queued {
 		a.Queue = append(a.Queue, &queued[i])
 	}
+	if a.Open != nil && a.Open.State == session.TurnWaiting {
+		pending, err := questionsOf(q.PendingQuestions(ctx, row.ID))
+		if err != nil {
+			return a, err
+		}
+		for i := range pending {
+			a.Questions = append(a.Questions, &pending[i])
+		}
+	}
 	return a, nil
 }
 
@@ -300,6 +318,23 @@ func oneTurn(r db.Turn, err error) (session.Turn, error) {
 		return session.Turn{}, fmt.Errorf("read turn: %w", err)
 	}
 	return turnOf(r)
+}
+
+// Question implements session.Store.
+func (s *Store) Question(ctx context.Context, id session.ID, question session.QuestionID) (session.Question, error) {
+	r, err := s.rq.GetQuestion(ctx, db.GetQuestionParams{ID: string(question), Session: string(id)})
+	if errors.Is(err, sql.ErrNoRows) {
+		return session.Question{}, fault.New(fault.QuestionNotFound, "")
+	}
+	if err != nil {
+		return session.Question{}, fmt.Errorf("read question: %w", err)
+	}
+	return questionOf(r)
+}
+
+// Questions implements session.Store.
+func (s *Store) Questions(ctx context.Context, id session.ID, state session.QuestionState, limit int) ([]session.Question, error) {
+	return questionsOf(s.rq.ListQuestions(ctx, db.ListQuestionsParams{Session: string(id), State: string(state), Lim: int64(limit)}))
 }
 
 // Active implements session.Store.

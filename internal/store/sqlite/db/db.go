@@ -51,6 +51,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.getKeyStmt, err = db.PrepareContext(ctx, getKey); err != nil {
 		return nil, fmt.Errorf("error preparing query GetKey: %w", err)
 	}
+	if q.getQuestionStmt, err = db.PrepareContext(ctx, getQuestion); err != nil {
+		return nil, fmt.Errorf("error preparing query GetQuestion: %w", err)
+	}
 	if q.getSessionStmt, err = db.PrepareContext(ctx, getSession); err != nil {
 		return nil, fmt.Errorf("error preparing query GetSession: %w", err)
 	}
@@ -81,6 +84,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.leasedSessionsStmt, err = db.PrepareContext(ctx, leasedSessions); err != nil {
 		return nil, fmt.Errorf("error preparing query LeasedSessions: %w", err)
 	}
+	if q.listQuestionsStmt, err = db.PrepareContext(ctx, listQuestions); err != nil {
+		return nil, fmt.Errorf("error preparing query ListQuestions: %w", err)
+	}
 	if q.listSessionsStmt, err = db.PrepareContext(ctx, listSessions); err != nil {
 		return nil, fmt.Errorf("error preparing query ListSessions: %w", err)
 	}
@@ -92,6 +98,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.numberedTurnsStmt, err = db.PrepareContext(ctx, numberedTurns); err != nil {
 		return nil, fmt.Errorf("error preparing query NumberedTurns: %w", err)
+	}
+	if q.pendingQuestionsStmt, err = db.PrepareContext(ctx, pendingQuestions); err != nil {
+		return nil, fmt.Errorf("error preparing query PendingQuestions: %w", err)
 	}
 	if q.putKeyStmt, err = db.PrepareContext(ctx, putKey); err != nil {
 		return nil, fmt.Errorf("error preparing query PutKey: %w", err)
@@ -116,6 +125,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.updateSessionStmt, err = db.PrepareContext(ctx, updateSession); err != nil {
 		return nil, fmt.Errorf("error preparing query UpdateSession: %w", err)
+	}
+	if q.upsertQuestionStmt, err = db.PrepareContext(ctx, upsertQuestion); err != nil {
+		return nil, fmt.Errorf("error preparing query UpsertQuestion: %w", err)
 	}
 	if q.upsertTurnStmt, err = db.PrepareContext(ctx, upsertTurn); err != nil {
 		return nil, fmt.Errorf("error preparing query UpsertTurn: %w", err)
@@ -170,6 +182,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing getKeyStmt: %w", cerr)
 		}
 	}
+	if q.getQuestionStmt != nil {
+		if cerr := q.getQuestionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getQuestionStmt: %w", cerr)
+		}
+	}
 	if q.getSessionStmt != nil {
 		if cerr := q.getSessionStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing getSessionStmt: %w", cerr)
@@ -220,6 +237,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing leasedSessionsStmt: %w", cerr)
 		}
 	}
+	if q.listQuestionsStmt != nil {
+		if cerr := q.listQuestionsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing listQuestionsStmt: %w", cerr)
+		}
+	}
 	if q.listSessionsStmt != nil {
 		if cerr := q.listSessionsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing listSessionsStmt: %w", cerr)
@@ -238,6 +260,11 @@ func (q *Queries) Close() error {
 	if q.numberedTurnsStmt != nil {
 		if cerr := q.numberedTurnsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing numberedTurnsStmt: %w", cerr)
+		}
+	}
+	if q.pendingQuestionsStmt != nil {
+		if cerr := q.pendingQuestionsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pendingQuestionsStmt: %w", cerr)
 		}
 	}
 	if q.putKeyStmt != nil {
@@ -278,6 +305,11 @@ func (q *Queries) Close() error {
 	if q.updateSessionStmt != nil {
 		if cerr := q.updateSessionStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing updateSessionStmt: %w", cerr)
+		}
+	}
+	if q.upsertQuestionStmt != nil {
+		if cerr := q.upsertQuestionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing upsertQuestionStmt: %w", cerr)
 		}
 	}
 	if q.upsertTurnStmt != nil {
@@ -322,77 +354,85 @@ func (q *Queries) queryRow(ctx context.Context, stmt *sql.Stmt, query string, ar
 }
 
 type Queries struct {
-	db                  DBTX
-	tx                  *sql.Tx
-	activeSessionsStmt  *sql.Stmt
-	countTokensStmt     *sql.Stmt
-	deleteEffectStmt    *sql.Stmt
-	deleteSessionStmt   *sql.Stmt
-	dropKeysStmt        *sql.Stmt
-	dropSessionKeysStmt *sql.Stmt
-	dropTokensStmt      *sql.Stmt
-	dueEffectsStmt      *sql.Stmt
-	getKeyStmt          *sql.Stmt
-	getSessionStmt      *sql.Stmt
-	getTokenStmt        *sql.Stmt
-	getTurnStmt         *sql.Stmt
-	insertEffectStmt    *sql.Stmt
-	insertPartStmt      *sql.Stmt
-	insertSessionStmt   *sql.Stmt
-	lastPartStmt        *sql.Stmt
-	lastReachedStmt     *sql.Stmt
-	leaseEffectStmt     *sql.Stmt
-	leasedSessionsStmt  *sql.Stmt
-	listSessionsStmt    *sql.Stmt
-	nextDueStmt         *sql.Stmt
-	nextFenceStmt       *sql.Stmt
-	numberedTurnsStmt   *sql.Stmt
-	putKeyStmt          *sql.Stmt
-	putTokenStmt        *sql.Stmt
-	queuedTurnsStmt     *sql.Stmt
-	renewEffectStmt     *sql.Stmt
-	retryEffectStmt     *sql.Stmt
-	turnPartsStmt       *sql.Stmt
-	unleaseEffectsStmt  *sql.Stmt
-	updateSessionStmt   *sql.Stmt
-	upsertTurnStmt      *sql.Stmt
+	db                   DBTX
+	tx                   *sql.Tx
+	activeSessionsStmt   *sql.Stmt
+	countTokensStmt      *sql.Stmt
+	deleteEffectStmt     *sql.Stmt
+	deleteSessionStmt    *sql.Stmt
+	dropKeysStmt         *sql.Stmt
+	dropSessionKeysStmt  *sql.Stmt
+	dropTokensStmt       *sql.Stmt
+	dueEffectsStmt       *sql.Stmt
+	getKeyStmt           *sql.Stmt
+	getQuestionStmt      *sql.Stmt
+	getSessionStmt       *sql.Stmt
+	getTokenStmt         *sql.Stmt
+	getTurnStmt          *sql.Stmt
+	insertEffectStmt     *sql.Stmt
+	insertPartStmt       *sql.Stmt
+	insertSessionStmt    *sql.Stmt
+	lastPartStmt         *sql.Stmt
+	lastReachedStmt      *sql.Stmt
+	leaseEffectStmt      *sql.Stmt
+	leasedSessionsStmt   *sql.Stmt
+	listQuestionsStmt    *sql.Stmt
+	listSessionsStmt     *sql.Stmt
+	nextDueStmt          *sql.Stmt
+	nextFenceStmt        *sql.Stmt
+	numberedTurnsStmt    *sql.Stmt
+	pendingQuestionsStmt *sql.Stmt
+	putKeyStmt           *sql.Stmt
+	putTokenStmt         *sql.Stmt
+	queuedTurnsStmt      *sql.Stmt
+	renewEffectStmt      *sql.Stmt
+	retryEffectStmt      *sql.Stmt
+	turnPartsStmt        *sql.Stmt
+	unleaseEffectsStmt   *sql.Stmt
+	updateSessionStmt    *sql.Stmt
+	upsertQuestionStmt   *sql.Stmt
+	upsertTurnStmt       *sql.Stmt
 }
 
 func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 	return &Queries{
-		db:                  tx,
-		tx:                  tx,
-		activeSessionsStmt:  q.activeSessionsStmt,
-		countTokensStmt:     q.countTokensStmt,
-		deleteEffectStmt:    q.deleteEffectStmt,
-		deleteSessionStmt:   q.deleteSessionStmt,
-		dropKeysStmt:        q.dropKeysStmt,
-		dropSessionKeysStmt: q.dropSessionKeysStmt,
-		dropTokensStmt:      q.dropTokensStmt,
-		dueEffectsStmt:      q.dueEffectsStmt,
-		getKeyStmt:          q.getKeyStmt,
-		getSessionStmt:      q.getSessionStmt,
-		getTokenStmt:        q.getTokenStmt,
-		getTurnStmt:         q.getTurnStmt,
-		insertEffectStmt:    q.insertEffectStmt,
-		insertPartStmt:      q.insertPartStmt,
-		insertSessionStmt:   q.insertSessionStmt,
-		lastPartStmt:        q.lastPartStmt,
-		lastReachedStmt:     q.lastReachedStmt,
-		leaseEffectStmt:     q.leaseEffectStmt,
-		leasedSessionsStmt:  q.leasedSessionsStmt,
-		listSessionsStmt:    q.listSessionsStmt,
-		nextDueStmt:         q.nextDueStmt,
-		nextFenceStmt:       q.nextFenceStmt,
-		numberedTurnsStmt:   q.numberedTurnsStmt,
-		putKeyStmt:          q.putKeyStmt,
-		putTokenStmt:        q.putTokenStmt,
-		queuedTurnsStmt:     q.queuedTurnsStmt,
-		renewEffectStmt:     q.renewEffectStmt,
-		retryEffectStmt:     q.retryEffectStmt,
-		turnPartsStmt:       q.turnPartsStmt,
-		unleaseEffectsStmt:  q.unleaseEffectsStmt,
-		updateSessionStmt:   q.updateSessionStmt,
-		upsertTurnStmt:      q.upsertTurnStmt,
+		db:                   tx,
+		tx:                   tx,
+		activeSessionsStmt:   q.activeSessionsStmt,
+		countTokensStmt:      q.countTokensStmt,
+		deleteEffectStmt:     q.deleteEffectStmt,
+		deleteSessionStmt:    q.deleteSessionStmt,
+		dropKeysStmt:         q.dropKeysStmt,
+		dropSessionKeysStmt:  q.dropSessionKeysStmt,
+		dropTokensStmt:       q.dropTokensStmt,
+		dueEffectsStmt:       q.dueEffectsStmt,
+		getKeyStmt:           q.getKeyStmt,
+		getQuestionStmt:      q.getQuestionStmt,
+		getSessionStmt:       q.getSessionStmt,
+		getTokenStmt:         q.getTokenStmt,
+		getTurnStmt:          q.getTurnStmt,
+		insertEffectStmt:     q.insertEffectStmt,
+		insertPartStmt:       q.insertPartStmt,
+		insertSessionStmt:    q.insertSessionStmt,
+		lastPartStmt:         q.lastPartStmt,
+		lastReachedStmt:      q.lastReachedStmt,
+		leaseEffectStmt:      q.leaseEffectStmt,
+		leasedSessionsStmt:   q.leasedSessionsStmt,
+		listQuestionsStmt:    q.listQuestionsStmt,
+		listSessionsStmt:     q.listSessionsStmt,
+		nextDueStmt:          q.nextDueStmt,
+		nextFenceStmt:        q.nextFenceStmt,
+		numberedTurnsStmt:    q.numberedTurnsStmt,
+		pendingQuestionsStmt: q.pendingQuestionsStmt,
+		putKeyStmt:           q.putKeyStmt,
+		putTokenStmt:         q.putTokenStmt,
+		queuedTurnsStmt:      q.queuedTurnsStmt,
+		renewEffectStmt:      q.renewEffectStmt,
+		retryEffectStmt:      q.retryEffectStmt,
+		turnPartsStmt:        q.turnPartsStmt,
+		unleaseEffectsStmt:   q.unleaseEffectsStmt,
+		updateSessionStmt:    q.updateSessionStmt,
+		upsertQuestionStmt:   q.upsertQuestionStmt,
+		upsertTurnStmt:       q.upsertTurnStmt,
 	}
 }

@@ -17,6 +17,7 @@ type Effect struct {
 	Attempts   int64
 	LeaseOwner string
 	LeaseUntil int64
+	Question   string
 }
 
 type Idempotency struct {
@@ -34,6 +35,28 @@ type Part struct {
 	Turn    int64
 	Part    int64
 	Body    string
+}
+
+type Question struct {
+	ID        string
+	Session   string
+	Turn      string
+	Number    int64
+	Kind      string
+	State     string
+	Title     string
+	Tool      string
+	ToolCall  string
+	Options   string
+	Detail    string
+	AskedAt   int64
+	Deadline  int64
+	Verdict   string
+	OptionID  string
+	Content   string
+	Message   string
+	SettledBy string
+	SettledAt int64
 }
 
 type Server struct {
@@ -79,6 +102,7 @@ type Session struct {
 	CreatedAt    int64
 	UpdatedAt    int64
 	IdleSince    int64
+	Approvals    string
 }
 
 type Token struct {
@@ -129,4 +153,7 @@ type Turn struct {
 	Complete     int64
 	Truncated    string
 	Usage        string
+	Asked        int64
+	WaitingSince int64
+	Waited       int64
 }

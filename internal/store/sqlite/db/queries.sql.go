@@ -109,7 +109,7 @@ func (q *Queries) DropTokens(ctx context.Context, arg DropTokensParams) error {
 }
 
 const dueEffects = `-- name: DueEffects :many
-SELECT id, session, turn, kind, generation, handle, code, message, not_before, attempts, lease_owner, lease_until FROM effects WHERE not_before <= ?1 AND lease_until <= ?1 ORDER BY not_before, id LIMIT ?2
+SELECT id, session, turn, kind, generation, handle, code, message, not_before, attempts, lease_owner, lease_until, question FROM effects WHERE not_before <= ?1 AND lease_until <= ?1 ORDER BY not_before, id LIMIT ?2
 `
 
 type DueEffectsParams struct {
@@ -139,6 +139,7 @@ func (q *Queries) DueEffects(ctx context.Context, arg DueEffectsParams) ([]Effec
 			&i.Attempts,
 			&i.LeaseOwner,
 			&i.LeaseUntil,
+			&i.Question,
 		); err != nil {
 			return nil, err
 		}
@@ -181,8 +182,44 @@ func (q *Queries) GetKey(ctx context.Context, arg GetKeyParams) (GetKeyRow, erro
 	return i, err
 }
 
+const getQuestion = `-- name: GetQuestion :one
+SELECT id, session, turn, number, kind, state, title, tool, tool_call, options, detail, asked_at, deadline, verdict, option_id, content, message, settled_by, settled_at FROM questions WHERE id = ?1 AND session = ?2
+`
+
+type GetQuestionParams struct {
+	ID      string
+	Session string
+}
+
+func (q *Queries) GetQuestion(ctx context.Context, arg GetQuestionParams) (Question, error) {
+	row := q.queryRow(ctx, q.getQuestionStmt, getQuestion, arg.ID, arg.Session)
+	var i Question
+	err := row.Scan(
+		&i.ID,
+		&i.Session,
+		&i.Turn,
+		&i.Number,
+		&i.Kind,
+		&i.State,
+		&i.Title,
+		&i.Tool,
+		&i.ToolCall,
+		&i.Options,
+		&i.Detail,
+		&i.AskedAt,
+		&i.Deadline,
+		&i.Verdict,
+		&i.OptionID,
+		&i.Content,
+		&i.Message,
+		&i.SettledBy,
+		&i.SettledAt,
+	)
+	return i, err
+}
+
 const getSession = `-- name: GetSession :one
-SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since FROM sessions WHERE id = ?
+SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since, approvals FROM sessions WHERE id = ?
 `
 
 func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
@@ -226,6 +263,7 @@ func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.IdleSince,
+		&i.Approvals,
 	)
 	return i, err
 }
@@ -247,7 +285,7 @@ func (q *Queries) GetToken(ctx context.Context, hash string) (Token, error) {
 }
 
 const getTurn = `-- name: GetTurn :one
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE id = ?1 AND session = ?2
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE id = ?1 AND session = ?2
 `
 
 type GetTurnParams struct {
@@ -299,13 +337,16 @@ func (q *Queries) GetTurn(ctx context.Context, arg GetTurnParams) (Turn, error) 
 		&i.Complete,
 		&i.Truncated,
 		&i.Usage,
+		&i.Asked,
+		&i.WaitingSince,
+		&i.Waited,
 	)
 	return i, err
 }
 
 const insertEffect = `-- name: InsertEffect :exec
-INSERT INTO effects (id, session, turn, kind, generation, handle, code, message, not_before, attempts, lease_owner, lease_until)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0)
+INSERT INTO effects (id, session, turn, kind, generation, handle, question, code, message, not_before, attempts, lease_owner, lease_until)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0)
 `
 
 type InsertEffectParams struct {
@@ -315,6 +356,7 @@ type InsertEffectParams struct {
 	Kind       string
 	Generation int64
 	Handle     string
+	Question   string
 	Code       string
 	Message    string
 	NotBefore  int64
@@ -329,6 +371,7 @@ func (q *Queries) InsertEffect(ctx context.Context, arg InsertEffectParams) erro
 		arg.Kind,
 		arg.Generation,
 		arg.Handle,
+		arg.Question,
 		arg.Code,
 		arg.Message,
 		arg.NotBefore,
@@ -361,8 +404,8 @@ func (q *Queries) InsertPart(ctx context.Context, arg InsertPartParams) error {
 const insertSession = `-- name: InsertSession :exec
 INSERT INTO sessions (id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits,
   sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end,
-  turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since, approvals)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertSessionParams struct {
@@ -403,6 +446,7 @@ type InsertSessionParams struct {
 	CreatedAt    int64
 	UpdatedAt    int64
 	IdleSince    int64
+	Approvals    string
 }
 
 func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
@@ -444,6 +488,7 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 		arg.CreatedAt,
 		arg.UpdatedAt,
 		arg.IdleSince,
+		arg.Approvals,
 	)
 	return err
 }
@@ -465,7 +510,7 @@ func (q *Queries) LastPart(ctx context.Context, arg LastPartParams) (int64, erro
 }
 
 const lastReached = `-- name: LastReached :one
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1
 `
 
 func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error) {
@@ -512,6 +557,9 @@ func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error)
 		&i.Complete,
 		&i.Truncated,
 		&i.Usage,
+		&i.Asked,
+		&i.WaitingSince,
+		&i.Waited,
 	)
 	return i, err
 }
@@ -572,8 +620,62 @@ func (q *Queries) LeasedSessions(ctx context.Context, now int64) ([]LeasedSessio
 	return items, nil
 }
 
+const listQuestions = `-- name: ListQuestions :many
+SELECT id, session, turn, number, kind, state, title, tool, tool_call, options, detail, asked_at, deadline, verdict, option_id, content, message, settled_by, settled_at FROM questions WHERE session = ?1 AND (?2 = '' OR state = ?2) ORDER BY asked_at DESC, id DESC LIMIT ?3
+`
+
+type ListQuestionsParams struct {
+	Session string
+	State   interface{}
+	Lim     int64
+}
+
+// Newest first.
+func (q *Queries) ListQuestions(ctx context.Context, arg ListQuestionsParams) ([]Question, error) {
+	rows, err := q.query(ctx, q.listQuestionsStmt, listQuestions, arg.Session, arg.State, arg.Lim)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Question
+	for rows.Next() {
+		var i Question
+		if err := rows.Scan(
+			&i.ID,
+			&i.Session,
+			&i.Turn,
+			&i.Number,
+			&i.Kind,
+			&i.State,
+			&i.Title,
+			&i.Tool,
+			&i.ToolCall,
+			&i.Options,
+			&i.Detail,
+			&i.AskedAt,
+			&i.Deadline,
+			&i.Verdict,
+			&i.OptionID,
+			&i.Content,
+			&i.Message,
+			&i.SettledBy,
+			&i.SettledAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listSessions = `-- name: ListSessions :many
-SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since FROM sessions WHERE workspace = ?1 AND id < ?2 AND (?3 = '' OR repo = ?3)
+SELECT id, workspace, title, author_name, author_email, repo, base, base_oid, format, branch, branch_named, agent, model, limits, sandbox, generation, handle, pack_oid, delivered_oid, remote_oid, floor_oid, queue_held, archived, pinned, deleting, open_turn, open_state, last_turn, last_end, turns, ranks, prompt_len, phase, version, created_at, updated_at, idle_since, approvals FROM sessions WHERE workspace = ?1 AND id < ?2 AND (?3 = '' OR repo = ?3)
   AND (?4 = '' OR instr(?4, ',' || phase || ',') > 0) ORDER BY id DESC LIMIT ?5
 `
 
@@ -639,6 +741,7 @@ func (q *Queries) ListSessions(ctx context.Context, arg ListSessionsParams) ([]S
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.IdleSince,
+			&i.Approvals,
 		); err != nil {
 			return nil, err
 		}
@@ -676,7 +779,7 @@ func (q *Queries) NextFence(ctx context.Context) (int64, error) {
 }
 
 const numberedTurns = `-- name: NumberedTurns :many
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 `
 
 type NumberedTurnsParams struct {
@@ -735,6 +838,56 @@ func (q *Queries) NumberedTurns(ctx context.Context, arg NumberedTurnsParams) ([
 			&i.Complete,
 			&i.Truncated,
 			&i.Usage,
+			&i.Asked,
+			&i.WaitingSince,
+			&i.Waited,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const pendingQuestions = `-- name: PendingQuestions :many
+SELECT id, session, turn, number, kind, state, title, tool, tool_call, options, detail, asked_at, deadline, verdict, option_id, content, message, settled_by, settled_at FROM questions WHERE session = ? AND state = 'pending' ORDER BY asked_at, id
+`
+
+func (q *Queries) PendingQuestions(ctx context.Context, session string) ([]Question, error) {
+	rows, err := q.query(ctx, q.pendingQuestionsStmt, pendingQuestions, session)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Question
+	for rows.Next() {
+		var i Question
+		if err := rows.Scan(
+			&i.ID,
+			&i.Session,
+			&i.Turn,
+			&i.Number,
+			&i.Kind,
+			&i.State,
+			&i.Title,
+			&i.Tool,
+			&i.ToolCall,
+			&i.Options,
+			&i.Detail,
+			&i.AskedAt,
+			&i.Deadline,
+			&i.Verdict,
+			&i.OptionID,
+			&i.Content,
+			&i.Message,
+			&i.SettledBy,
+			&i.SettledAt,
 		); err != nil {
 			return nil, err
 		}
@@ -799,7 +952,7 @@ func (q *Queries) PutToken(ctx context.Context, arg PutTokenParams) error {
 }
 
 const queuedTurns = `-- name: QueuedTurns :many
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage FROM turns WHERE session = ? AND state = 'accepted' ORDER BY rank
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE session = ? AND state = 'accepted' ORDER BY rank
 `
 
 func (q *Queries) QueuedTurns(ctx context.Context, session string) ([]Turn, error) {
@@ -852,6 +1005,9 @@ func (q *Queries) QueuedTurns(ctx context.Context, session string) ([]Turn, erro
 			&i.Complete,
 			&i.Truncated,
 			&i.Usage,
+			&i.Asked,
+			&i.WaitingSince,
+			&i.Waited,
 		); err != nil {
 			return nil, err
 		}
@@ -1032,18 +1188,78 @@ func (q *Queries) UpdateSession(ctx context.Context, arg UpdateSessionParams) (i
 	return result.RowsAffected()
 }
 
+const upsertQuestion = `-- name: UpsertQuestion :execrows
+INSERT INTO questions (id, session, turn, number, kind, state, title, tool, tool_call, options, detail, asked_at, deadline, verdict, option_id, content, message, settled_by, settled_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET state = excluded.state, verdict = excluded.verdict, option_id = excluded.option_id, content = excluded.content,
+  message = excluded.message, settled_by = excluded.settled_by, settled_at = excluded.settled_at
+WHERE questions.state = 'pending'
+`
+
+type UpsertQuestionParams struct {
+	ID        string
+	Session   string
+	Turn      string
+	Number    int64
+	Kind      string
+	State     string
+	Title     string
+	Tool      string
+	ToolCall  string
+	Options   string
+	Detail    string
+	AskedAt   int64
+	Deadline  int64
+	Verdict   string
+	OptionID  string
+	Content   string
+	Message   string
+	SettledBy string
+	SettledAt int64
+}
+
+// A question that is settled stays as it is.
+func (q *Queries) UpsertQuestion(ctx context.Context, arg UpsertQuestionParams) (int64, error) {
+	result, err := q.exec(ctx, q.upsertQuestionStmt, upsertQuestion,
+		arg.ID,
+		arg.Session,
+		arg.Turn,
+		arg.Number,
+		arg.Kind,
+		arg.State,
+		arg.Title,
+		arg.Tool,
+		arg.ToolCall,
+		arg.Options,
+		arg.Detail,
+		arg.AskedAt,
+		arg.Deadline,
+		arg.Verdict,
+		arg.OptionID,
+		arg.Content,
+		arg.Message,
+		arg.SettledBy,
+		arg.SettledAt,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const upsertTurn = `-- name: UpsertTurn :exec
 INSERT INTO turns (id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation,
   accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean,
-  pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET number = excluded.number, rank = excluded.rank, state = excluded.state, agent = excluded.agent, build = excluded.build,
   fingerprint = excluded.fingerprint, rung = excluded.rung, rung_failed = excluded.rung_failed, agent_session = excluded.agent_session, generation = excluded.generation,
   starting_at = excluded.starting_at, sandbox_at = excluded.sandbox_at, started_at = excluded.started_at, sent_at = excluded.sent_at,
   first_part_at = excluded.first_part_at, agent_done_at = excluded.agent_done_at, packed_at = excluded.packed_at, ended_at = excluded.ended_at,
   stop_reason = excluded.stop_reason, stop_by = excluded.stop_by, end_row = excluded.end_row, code = excluded.code, message = excluded.message, clean = excluded.clean,
   pack_oid = excluded.pack_oid, pack_base = excluded.pack_base, commits = excluded.commits, diff_stat = excluded.diff_stat, notes = excluded.notes, push_sent = excluded.push_sent,
-  delivery = excluded.delivery, complete = excluded.complete, truncated = excluded.truncated, usage = excluded.usage
+  delivery = excluded.delivery, complete = excluded.complete, truncated = excluded.truncated, usage = excluded.usage,
+  asked = excluded.asked, waiting_since = excluded.waiting_since, waited = excluded.waited
 `
 
 type UpsertTurnParams struct {
@@ -1087,6 +1303,9 @@ type UpsertTurnParams struct {
 	Complete     int64
 	Truncated    string
 	Usage        string
+	Asked        int64
+	WaitingSince int64
+	Waited       int64
 }
 
 func (q *Queries) UpsertTurn(ctx context.Context, arg UpsertTurnParams) error {
@@ -1131,6 +1350,9 @@ func (q *Queries) UpsertTurn(ctx context.Context, arg UpsertTurnParams) error {
 		arg.Complete,
 		arg.Truncated,
 		arg.Usage,
+		arg.Asked,
+		arg.WaitingSince,
+		arg.Waited,
 	)
 	return err
 }

@@ -222,6 +222,22 @@ func (c *Client) Turn(ctx context.Context, id, turn string) (out Turn, err error
 	return out, c.do(ctx, http.MethodGet, one(id)+"/turns/"+url.PathEscape(turn), nil, nil, "", &out)
 }
 
+// Questions lists a session's questions in a state (empty: in any), newest first.
+func (c *Client) Questions(ctx context.Context, id, state string) (out []Question, err error) {
+	q := url.Values{}
+	if state != "" {
+		q.Set("state", state)
+	}
+	var list struct{ Items []Question }
+	err = c.do(ctx, http.MethodGet, one(id)+"/questions", q, nil, "", &list)
+	return list.Items, err
+}
+
+// Answer settles a question. The first answer counts; a later one is refused with QUESTION_SETTLED.
+func (c *Client) Answer(ctx context.Context, id, question string, a Answer) (out Question, err error) {
+	return out, c.do(ctx, http.MethodPost, one(id)+"/questions/"+url.PathEscape(question)+"/answer", nil, a, "", &out)
+}
+
 // Cancel stops a turn, or the one at work when turn is empty.
 func (c *Client) Cancel(ctx context.Context, id, turn string) (out Session, err error) {
 	body := map[string]string{}

@@ -59,6 +59,47 @@ type Session struct {
 	OpenTurn        *Turn     `json:"openTurn,omitempty"`
 	Queue           []Turn    `json:"queue,omitempty"`
 	LastTurn        *Turn     `json:"lastTurn,omitempty"`
+	// Approvals is JSON: auto, ask, read-only, or an object with rules.
+	Approvals json.RawMessage `json:"approvals,omitempty"`
+	// Questions wait for an answer; left out in lists.
+	Questions []Question `json:"questions,omitempty"`
+}
+
+// Question is what an agent asks a person. State is pending, answered, expired or canceled.
+type Question struct {
+	ID         string          `json:"id"`
+	Session    string          `json:"session"`
+	Turn       string          `json:"turn"`
+	Kind       string          `json:"kind"` // permission
+	State      string          `json:"state"`
+	Title      string          `json:"title,omitempty"`
+	Tool       string          `json:"tool,omitempty"` // kind of the tool call
+	ToolCallID string          `json:"toolCallId,omitempty"`
+	Options    []Option        `json:"options"`
+	Detail     json.RawMessage `json:"detail,omitempty"` // input and content of the call
+	AskedAt    time.Time       `json:"askedAt"`
+	Deadline   time.Time       `json:"deadline"` // unanswered by then it counts as denied
+	Verdict    string          `json:"verdict,omitempty"`
+	Option     string          `json:"option,omitempty"`
+	Message    string          `json:"message,omitempty"`
+	By         string          `json:"by,omitempty"`
+	SettledAt  *time.Time      `json:"settledAt,omitempty"`
+}
+
+// Option is one answer that the agent offers. Kind is allow_once, allow_always,
+// reject_once or reject_always.
+type Option struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+}
+
+// Answer to a question. Verdict is allow or deny, and may be empty where Option, the id
+// of one of the question's options, says it.
+type Answer struct {
+	Verdict string `json:"verdict,omitempty"`
+	Option  string `json:"option,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // Delivery is what became of a turn's work. State is pushed, no_changes, held,
@@ -144,7 +185,9 @@ type CreateInput struct {
 	SilenceLimitSeconds    int64  `json:"silenceLimitSeconds,omitempty"`
 	FirstEventLimitSeconds int64  `json:"firstEventLimitSeconds,omitempty"`
 	ToolLimitSeconds       int64  `json:"toolLimitSeconds,omitempty"`
-	Key                    string `json:"-"`
+	// Approvals is JSON: auto (when empty), ask, read-only, or an object with rules.
+	Approvals json.RawMessage `json:"approvals,omitempty"`
+	Key       string          `json:"-"`
 }
 
 // PromptInput is a further prompt. Mode is queue (default), interrupt or reject.

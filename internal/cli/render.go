@@ -77,6 +77,7 @@ type textSink struct {
 	tools   map[string]*toolLine
 	plan    map[string]string // status by entry
 	told    string            // the turn whose end was shown last
+	id      string            // of the session
 	err     error
 }
 
@@ -111,6 +112,7 @@ func (t *textSink) fresh() {
 }
 
 func (t *textSink) session(s *client.Session) {
+	t.id = sanitizeLine(s.ID)
 	t.line("%s %s", t.st.bold(sanitizeLine(s.ID)), sanitizeLine(s.Title))
 	where := "a scratch folder"
 	if s.Repo != "" {
@@ -181,6 +183,8 @@ func (t *textSink) event(e client.Event) error {
 		t.toolEnds(p, t.st.bad("✗"), clip(sanitizeLine(p.ErrorText), 120))
 	case uistream.TypeToolOutputDenied:
 		t.toolEnds(p, t.st.bad("✗"), "denied")
+	case uistream.DataType(uistream.DataPermission):
+		t.asked(p)
 	case uistream.DataType(uistream.DataPlan):
 		t.showPlan(p.Data)
 	case uistream.DataType(uistream.DataNotice):

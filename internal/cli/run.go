@@ -58,6 +58,7 @@ func (a *app) runCmd() *cobra.Command {
 	var in client.CreateInput
 	var detach, stop, brief bool
 	var limit time.Duration
+	var ask string
 	cmd := &cobra.Command{
 		Use:   `run [--repo URL] TASK | -`,
 		Short: "Give an agent a task in a new session and watch it",
@@ -89,6 +90,9 @@ there from the moment the agent begins, also when nobody watches.
 			in.TotalLimitSeconds = int64((limit + time.Second - 1) / time.Second)
 			if detach && stop {
 				return misused("--detach and --stop-on-interrupt do not go together")
+			}
+			if in.Approvals, err = approvals(ask); err != nil {
+				return err
 			}
 			in.Key = a.NewKey()
 			c, err := a.readyWithin(ctx, limit)
@@ -123,6 +127,7 @@ there from the moment the agent begins, also when nobody watches.
 	cmd.Flags().StringVar(&in.Branch, "branch", "", "branch for the work; an existing one is continued (default: a fresh one)")
 	cmd.Flags().StringVar(&in.Base, "base", "", "branch to start from (default: the repository's)")
 	cmd.Flags().StringVar(&in.Title, "title", "", "title (default: the first line of the task)")
+	cmd.Flags().StringVar(&ask, "approvals", "", "when the agent asks whether it may: auto, ask (see ‘hearth answer’), read-only, or a file with rules (default auto)")
 	cmd.Flags().DurationVar(&limit, "limit", 0, "stop the turn so long after this command began (default: 30m after the agent began)")
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait: print the session and return")
 	cmd.Flags().BoolVar(&stop, "stop-on-interrupt", false, "Ctrl-C and SIGTERM stop the turn and do not ask; a second one leaves it alone")

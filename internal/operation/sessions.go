@@ -93,6 +93,7 @@ type CreateInput struct {
 	SilenceLimitSeconds    int64  `json:"silenceLimitSeconds,omitempty" minimum:"0" maximum:"86400" doc:"longest silence of the agent; 0: 10 minutes"`
 	FirstEventLimitSeconds int64  `json:"firstEventLimitSeconds,omitempty" minimum:"0" maximum:"86400" doc:"longest wait for the agent's first event; 0: 2 minutes"`
 	ToolLimitSeconds       int64  `json:"toolLimitSeconds,omitempty" minimum:"0" maximum:"86400" doc:"longest tool call; 0: 30 minutes"`
+	Approvals              any    `json:"approvals,omitempty" doc:"what happens when the agent asks whether it may: auto (it may; the sandbox is the guard), ask (a person is asked), read-only (what changes something is denied), or an object with rules; auto unless said"`
 }
 
 // SessionInput names a session.
@@ -234,6 +235,12 @@ func Register(r *Registry, d Deps) {
 		Doc: "Let a held queue go on."}, o.release)
 	Add(r, Meta{Name: "transcript", Method: http.MethodGet, Path: one + "/transcript", Right: RightRead, Status: http.StatusOK,
 		Doc: "Read the stored conversation, a page at a time."}, o.transcript)
+	Add(r, Meta{Name: "listQuestions", Method: http.MethodGet, Path: one + "/questions", Right: RightRead, Status: http.StatusOK,
+		Doc: "List what agents have asked in this session, newest first."}, o.questions)
+	Add(r, Meta{Name: "getQuestion", Method: http.MethodGet, Path: one + "/questions/{question}", Right: RightRead, Status: http.StatusOK,
+		Doc: "Read one question."}, o.question)
+	Add(r, Meta{Name: "answerQuestion", Method: http.MethodPost, Path: one + "/questions/{question}/answer", Right: RightWrite, Mutation: true, Status: http.StatusOK,
+		Doc: "Answer a question. The first answer counts; a later one is refused with QUESTION_SETTLED."}, o.answer)
 	Add(r, Meta{Name: "diff", Method: http.MethodGet, Path: one + "/diff", Right: RightRead, Status: http.StatusOK,
 		Doc: "Compare the packed work with where it began. Wakes nothing."}, o.diff)
 	Add(r, Meta{Name: "bundle", Method: http.MethodGet, Path: one + "/bundle", Right: RightRead, Status: http.StatusOK, Media: "application/x-git-bundle",
@@ -264,8 +271,16 @@ func (o operations) accepted(a session.Accepted, err error) (AcceptedView, error
 }
 
 func (o operations) create(ctx context.Context, c Call, in CreateInput) (AcceptedView, error) {
+	approvals := ""
+	if in.Approvals != nil {
+		raw, err := json.Marshal(in.Approvals)
+		if err != nil {
+			return AcceptedView{}, Invalid(FieldProblem{Field: "approvals", Problem: "cannot be read"})
+		}
+		approvals = string(raw)
+	}
 	return o.accepted(o.d.Sessions.Create(ctx, c.Caller, session.CreateInput{
-		Title: in.Title, Repo: in.Repo, Base: in.Base, Branch: in.Branch, Agent: in.Agent, Model: in.Model, Prompt: in.Prompt,
+		Title: in.Title, Repo: in.Repo, Base: in.Base, Branch: in.Branch, Agent: in.Agent, Model: in.Model, Prompt: in.Prompt, Approvals: approvals,
 		Limits: session.Limits{
 			Total: time.Duration(in.TotalLimitSeconds) * time.Second, Silence: time.Duration(in.SilenceLimitSeconds) * time.Second,
 			FirstEvent: time.Duration(in.FirstEventLimitSeconds) * time.Second, Tool: time.Duration(in.ToolLimitSeconds) * time.Second,

@@ -62,6 +62,9 @@ type SessionView struct {
 	OpenTurn        *TurnView   `json:"openTurn,omitempty" doc:"the turn at work"`
 	Queue           []TurnView  `json:"queue,omitempty" doc:"turns that wait, in order"`
 	LastTurn        *TurnView   `json:"lastTurn,omitempty" doc:"the newest ended turn that has work, else the newest ended one"`
+	Approvals       any         `json:"approvals,omitempty" doc:"what happens when the agent asks whether it may: auto, ask, read-only, or an object with rules"`
+	// Questions is left out in lists.
+	Questions []QuestionView `json:"questions,omitempty" doc:"those that wait for an answer"`
 }
 
 // DeliveryView is what became of a turn's work.
@@ -136,6 +139,9 @@ func viewOfSession(s *session.Session, isolation string) SessionView {
 		Turns:   s.Turns, QueueHeld: s.QueueHeld, Undelivered: s.Undelivered(), PackedCommit: s.PackOID, DeliveredCommit: s.DeliveredOID,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 	}
+	if s.Approvals != "" && json.Valid([]byte(s.Approvals)) {
+		v.Approvals = json.RawMessage(s.Approvals)
+	}
 	return v
 }
 
@@ -160,6 +166,11 @@ func (o operations) viewOf(a *session.Aggregate) SessionView {
 	if a.Last != nil {
 		t := viewOfTurn(a.Last, &a.Session)
 		v.LastTurn = &t
+	}
+	for _, q := range a.Questions {
+		if q.State == session.QuestionPending {
+			v.Questions = append(v.Questions, viewOfQuestion(q))
+		}
 	}
 	return v
 }

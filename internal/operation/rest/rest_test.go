@@ -387,7 +387,9 @@ func TestOpenAPIDescribesEveryPath(t *testing.T) {
 		"cancel": "post /v1/agent-sessions/{id}/cancel", "deliver": "post /v1/agent-sessions/{id}/deliver", "discard": "post /v1/agent-sessions/{id}/discard",
 		"listQueue": "get /v1/agent-sessions/{id}/queue", "releaseQueue": "post /v1/agent-sessions/{id}/queue/release",
 		"transcript": "get /v1/agent-sessions/{id}/transcript", "diff": "get /v1/agent-sessions/{id}/diff", "capabilities": "get /v1/capabilities",
-		"bundle": "get /v1/agent-sessions/{id}/bundle", "stream": "get /v1/agent-sessions/{id}/stream",
+		"listQuestions": "get /v1/agent-sessions/{id}/questions", "getQuestion": "get /v1/agent-sessions/{id}/questions/{question}",
+		"answerQuestion": "post /v1/agent-sessions/{id}/questions/{question}/answer",
+		"bundle":         "get /v1/agent-sessions/{id}/bundle", "stream": "get /v1/agent-sessions/{id}/stream",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

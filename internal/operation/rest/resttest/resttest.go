@@ -301,7 +301,7 @@ func (b breakable) Read(ctx context.Context, id string, after transcript.Cursor,
 
 type judge struct{}
 
-func (judge) Agent(_ context.Context, agent, _ string) error {
+func (judge) Agent(_ context.Context, agent, _, _ string) error {
 	switch agent {
 	case "claude", "codex":
 		return nil

@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthd/hearth/client"
+	"github.com/hearthd/hearth/internal/fault"
+)
+
+func (a *app) questionsCmd() *cobra.Command {
+	var all, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "questions [SESSION]",
+		Short: "List what the agent asks",
+		Long: `List the questions that wait for an answer: an agent whose session asks
+(--approvals) waits until somebody has answered, for at most a day. ` + newestRule,
+		Example: "  hearth questions\n  hearth questions ses_01J… --all",
+		Args:    oneSession,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			id, err := a.sessionOf(cmd.Context(), c, args, false)
+			if err != nil {
+				return err
+			}
+			state := "pending"
+			if all {
+				state = ""
+			}
+			list, err := c.Questions(cmd.Context(), id, state)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if list == nil {
+					list = []client.Question{}
+				}
+				return a.printJSON(list)
+			}
+			if len(list) == 0 {
+				a.print("Nothing waits for an answer.\n")
+				return nil
+			}
+			for i := range list {
+				a.question(&list[i])
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "those that are settled, too")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON array")
+	return cmd
+}
+
+func (a *app) question(q *client.Question) {
+	what := q.State
+	if q.State == "answered" {
+		what = "answered " + q.Verdict + " by " + q.By
+	}
+	a.print("%s  %s  %s\n", sanitizeLine(q.ID), sanitizeLine(what), clip(sanitizeLine(firstOf(q.Title, q.Tool, "?")), 100))
+	if q.State != "pending" {
+		return
+	}
+	for _, o := range q.Options {
+		a.print("    %s (%s)  %s\n", sanitizeLine(o.ID), sanitizeLine(o.Kind), sanitizeLine(o.Name))
+	}
+}
+
+func firstOf(list ...string) string {
+	for _, s := range list {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+func (a *app) answerCmd() *cobra.Command {
+	var question string
+	var in client.Answer
+	cmd := &cobra.Command{
+		Use:   "answer [SESSION] allow|deny",
+		Short: "Answer what the agent asks",
+		Long: `Answer the question that waits in a session. The first answer counts, whoever gives
+it. Where several wait, --question names one. ` + newestRule,
+		Example: "  hearth answer allow\n  hearth answer ses_01J… deny --message 'Not on this branch.'\n  hearth answer --option allow_always",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 2 {
+				return misused("%q is too much: the command takes a session and allow or deny", args[2])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if n := len(args); n > 0 && (args[n-1] == "allow" || args[n-1] == "deny") {
+				in.Verdict, args = args[n-1], args[:n-1]
+			}
+			if in.Verdict == "" && in.Option == "" {
+				return misused("say allow or deny, or --option with the id of one of the question's options")
+			}
+			if len(args) > 1 {
+				return misused("%q is neither allow nor deny", args[1])
+			}
+			c, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			id, err := a.sessionOf(cmd.Context(), c, args, false)
+			if err != nil {
+				return err
+			}
+			if question == "" {
+				list, err := c.Questions(cmd.Context(), id, "pending")
+				if err != nil {
+					return err
+				}
+				switch len(list) {
+				case 0:
+					return fault.New(fault.QuestionNotFound, "Nothing waits for an answer in %s.", id)
+				case 1:
+					question = list[0].ID
+				default:
+					for i := range list {
+						a.question(&list[i])
+					}
+					return misused("%d questions wait: name one with --question", len(list))
+				}
+			}
+			q, err := c.Answer(cmd.Context(), id, question, in)
+			if err != nil {
+				return err
+			}
+			a.print("%s: %s.\n", sanitizeLine(q.ID), sanitizeLine(q.Verdict))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&question, "question", "", "question id (default: the only one that waits)")
+	cmd.Flags().StringVar(&in.Option, "option", "", "choose this option of the question")
+	cmd.Flags().StringVar(&in.Message, "message", "", "a word to it, kept with the question")
+	return cmd
+}
+
+// approvals reads the flag --approvals: a keyword, or a file with rules as JSON.
+func approvals(flag string) (json.RawMessage, error) {
+	switch flag {
+	case "":
+		return nil, nil
+	case "auto", "ask", "read-only":
+		return json.RawMessage(`"` + flag + `"`), nil
+	}
+	if !strings.ContainsAny(flag, "./") {
+		return nil, misused("--approvals is auto, ask, read-only, or a file with rules; %q is none", flag)
+	}
+	raw, err := os.ReadFile(flag)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.InvalidInput, "The rules cannot be read: %v.", errors.Unwrap(err))
+	}
+	if !json.Valid(raw) {
+		return nil, fault.New(fault.InvalidInput, "The rules in %s are not valid JSON.", flag)
+	}
+	return raw, nil
+}
+
+// asked is the line for a question that waits.
+func (t *textSink) asked(p partFields) {
+	var d struct {
+		Title   string          `json:"title"`
+		Kind    string          `json:"kind"`
+		Outcome json.RawMessage `json:"outcome"`
+	}
+	if json.Unmarshal(p.Data, &d) != nil || len(d.Outcome) > 0 {
+		return // how it was settled is seen from what follows
+	}
+	t.line("%s", t.st.bold("? The agent asks: "+clip(sanitizeLine(firstOf(d.Title, d.Kind, "may it go on")), 160)))
+	t.line("%s", t.st.dim(fmt.Sprintf("  %s answer %s allow | deny", t.self, t.id)))
+}

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hearthd/hearth/internal/delivery/forge"
@@ -53,7 +54,7 @@ type Config struct {
 	// ancestors. Without it a push to a branch with a floor is refused.
 	Descends func(ctx context.Context, floor, candidate string, pack io.Reader) (bool, error)
 
-	Transport http.RoundTripper // nil: a transport of its own
+	Transport http.RoundTripper // nil: one shared by all doors of the process
 	Log       *slog.Logger
 	Dir       string // for packs that must be looked at; empty: the usual folder for temporary files
 	Limits    Limits
@@ -87,6 +88,21 @@ type handler struct {
 	pushing  chan struct{}
 }
 
+// sharedTransport keeps connections to git hosts for all sessions of the process: doors come
+// and go, and each with its own would leave its connections open for a while.
+var sharedTransport = sync.OnceValue(func() http.RoundTripper {
+	var l Limits
+	l.defaults()
+	return newTransport(l.Answer)
+})
+
+func newTransport(answer time.Duration) *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.ResponseHeaderTimeout = answer
+	t.ForceAttemptHTTP2 = false // a large push is one stream: HTTP/2 windows slow it down
+	return t
+}
+
 // New makes the git door of one session. An incomplete Config is an error.
 func New(cfg Config) (http.Handler, error) {
 	u, err := url.Parse(cfg.Upstream)
@@ -103,15 +119,17 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.MayPush && (cfg.Known == nil || cfg.Moved == nil || forge.CheckBranch(cfg.Branch) != nil) {
 		return nil, errors.New("git door: pushes are allowed, but branch, Known or Moved is missing")
 	}
+	own := cfg.Limits.Answer != 0
 	cfg.Limits.defaults()
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Transport == nil {
-		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.ResponseHeaderTimeout = cfg.Limits.Answer
-		t.ForceAttemptHTTP2 = false // a large push is one stream: HTTP/2 windows slow it down
-		cfg.Transport = t
+	switch {
+	case cfg.Transport != nil:
+	case own:
+		cfg.Transport = newTransport(cfg.Limits.Answer)
+	default:
+		cfg.Transport = sharedTransport()
 	}
 	return &handler{
 		cfg:      cfg,

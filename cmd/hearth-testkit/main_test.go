@@ -80,7 +80,7 @@ func TestModel(t *testing.T) {
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, ready["url"].(string)+"/v1/chat/completions",
 			strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"@@say hello@@"}]}`))
 		r.Header.Set("Authorization", "Bearer "+key)
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := web.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestModel(t *testing.T) {
 			t.Errorf("key %s: status %d, %s", key, resp.StatusCode, body)
 		}
 	}
-	resp, err := http.Get(ready["requests"].(string))
+	resp, err := web.Get(ready["requests"].(string))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -499,7 +499,7 @@ func (w *world) raw(method, path, body string, header ...string) (int, string) {
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := web.Do(r)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (w *world) watch(ctx context.Context, id string, every int) ([]string, erro
 		if last != "" {
 			r.Header.Set("Last-Event-ID", last)
 		}
-		res, err := http.DefaultClient.Do(r)
+		res, err := web.Do(r)
 		if err != nil {
 			cancel()
 			return nil, err

@@ -43,7 +43,7 @@ func open(ctx context.Context, t testing.TB, w *resttest.World, id session.ID, q
 	if last != "" {
 		r.Header.Set("Last-Event-ID", last)
 	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := web.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}

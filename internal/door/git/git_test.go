@@ -301,7 +301,7 @@ func TestSeveralRefs(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Content-Type", "application/x-git-receive-pack-request")
-		resp, err := http.DefaultTransport.RoundTrip(req)
+		resp, err := web.Transport.RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}

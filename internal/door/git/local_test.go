@@ -131,7 +131,7 @@ func TestLocalLargeRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Encoding", "gzip")
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := web.Transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestLocalRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := http.DefaultTransport.RoundTrip(req)
+		resp, err := web.Transport.RoundTrip(req)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -211,7 +211,7 @@ func TestLocalLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
-			resp, err := http.DefaultTransport.RoundTrip(req)
+			resp, err := web.Transport.RoundTrip(req)
 			if err != nil {
 				return
 			}

@@ -114,7 +114,7 @@ func (b *bench) push(dir string, commands []byte, head string) string {
 		b.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/x-git-receive-pack-request")
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := web.Transport.RoundTrip(req)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func TestRawPush(t *testing.T) {
 			if c.encoding != "" {
 				req.Header.Set("Content-Encoding", c.encoding)
 			}
-			resp, err := http.DefaultTransport.RoundTrip(req)
+			resp, err := web.Transport.RoundTrip(req)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -48,7 +48,7 @@ func get(t *testing.T, rawURL string) (answered, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := web.Transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}

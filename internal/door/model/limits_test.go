@@ -64,7 +64,7 @@ func TestLimits(t *testing.T) {
 					http.NewResponseController(w).Flush()
 				}
 			}), func(c *model.Config) { c.Limits.ResponseBytes = 300 })
-			resp, err := http.DefaultTransport.RoundTrip(request(t, http.MethodPost, r.url+path, "{}"))
+			resp, err := web.Transport.RoundTrip(request(t, http.MethodPost, r.url+path, "{}"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -140,7 +140,7 @@ type answered struct {
 
 func do(t *testing.T, req *http.Request) (answered, string) {
 	t.Helper()
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := web.Transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}

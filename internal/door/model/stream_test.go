@@ -84,7 +84,7 @@ func TestUnbuffered(t *testing.T) {
 			}
 			upstream, next := events(tc.pieces...)
 			r := newRig(t, upstream, nil)
-			resp, err := http.DefaultTransport.RoundTrip(request(t, http.MethodPost, r.url+tc.path, `{"stream":true}`))
+			resp, err := web.Transport.RoundTrip(request(t, http.MethodPost, r.url+tc.path, `{"stream":true}`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -141,7 +141,7 @@ func TestCutStreams(t *testing.T) {
 					next <- struct{}{}
 				}
 			}()
-			resp, err := http.DefaultTransport.RoundTrip(request(t, http.MethodPost, r.url+tc.path, `{"model":"asked","stream":true   }`))
+			resp, err := web.Transport.RoundTrip(request(t, http.MethodPost, r.url+tc.path, `{"model":"asked","stream":true   }`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func TestAgentLeaves(t *testing.T) {
 	}), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	req := request(t, http.MethodPost, r.url+messagesPath, `{}`).WithContext(ctx)
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := web.Transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestGzip(t *testing.T) {
 	req := request(t, http.MethodPost, r.url+messagesPath, zipped(body))
 	req.Header.Set("Content-Encoding", "gzip")
 	req.Header.Set("Accept-Encoding", "gzip")
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := web.Transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}

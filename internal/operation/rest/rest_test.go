@@ -32,7 +32,7 @@ func ask(t *testing.T, w *resttest.World, method, path, body string, header ...s
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := web.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	q.Header.Set("Authorization", "Bearer "+resttest.Token)
-	res, err := http.DefaultClient.Do(q)
+	res, err := web.Do(q)
 	if err == nil {
 		defer res.Body.Close()
 		var b []byte

@@ -209,7 +209,7 @@ func TestUsers(t *testing.T) {
 	}
 	// Names of repositories are not told to strangers.
 	for _, name := range []string{"calc", "nothing"} {
-		resp, err := http.Get(url + "/" + name + ".git/info/refs?service=git-upload-pack")
+		resp, err := web.Get(url + "/" + name + ".git/info/refs?service=git-upload-pack")
 		if err != nil || resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%s: %v %v", name, resp, err)
 		} else {
@@ -262,7 +262,7 @@ func TestFaults(t *testing.T) {
 	repo := newRepo(t, s, "calc", map[string]string{"a": strings.Repeat("b", 5000)})
 
 	s.AddFault(gitserver.Fault{Refs: true, Times: 1, Delay: time.Minute, Status: 503, RetryAfter: 9, Message: "down for a while"})
-	resp, err := http.Get(url + "/calc.git/info/refs?service=git-upload-pack")
+	resp, err := web.Get(url + "/calc.git/info/refs?service=git-upload-pack")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func TestBadRequests(t *testing.T) {
 		if tt.encoding != "" {
 			r.Header.Set("Content-Encoding", tt.encoding)
 		}
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := web.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +359,7 @@ func TestGzipRequest(t *testing.T) {
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/calc/git-upload-pack", &b)
 	r.Header.Set("Content-Type", "application/x-git-upload-pack-request")
 	r.Header.Set("Content-Encoding", "gzip")
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := web.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}

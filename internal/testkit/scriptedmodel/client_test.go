@@ -120,7 +120,7 @@ func (d dialect) post(t *testing.T, url, key string, body any, stream bool) *htt
 			t.Fatal(err)
 		}
 	}
-	resp, err := http.DefaultClient.Do(d.request(t, url, key, b, stream))
+	resp, err := web.Do(d.request(t, url, key, b, stream))
 	if err != nil {
 		t.Fatal(err)
 	}

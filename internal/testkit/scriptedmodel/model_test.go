@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -250,7 +249,7 @@ func TestSlowEndsWithTheClient(t *testing.T) {
 	d := dialects[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	b, _ := json.Marshal(d.body("", []said{{role: "user", text: "@@slow 100 600000@@"}}, agentTools, true))
-	resp, err := http.DefaultClient.Do(d.request(t, url, key, b, true).WithContext(ctx))
+	resp, err := web.Do(d.request(t, url, key, b, true).WithContext(ctx))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +265,7 @@ func TestCut(t *testing.T) {
 		body := d.body("", []said{{role: "user", text: fmt.Sprintf("@@say %s@@ @@cut 1@@ %s %t", strings.Repeat("many words ", 20), d.name, stream)}}, agentTools, stream)
 		if !stream {
 			b, _ := json.Marshal(body)
-			if resp, err := http.DefaultClient.Do(d.request(t, url, key, b, stream)); err == nil {
+			if resp, err := web.Do(d.request(t, url, key, b, stream)); err == nil {
 				_ = resp.Body.Close()
 				t.Fatalf("an answer, status %d", resp.StatusCode)
 			}

@@ -82,12 +82,12 @@ func TestKeys(t *testing.T) {
 	// Another way to send it: Anthropic's bearer, Google's query.
 	r := dialects[0].request(t, url, "", []byte(jsonOf(dialects[0].body("", []said{{role: "user", text: "x"}}, nil, false))), false)
 	r.Header.Set("Authorization", "Bearer "+key)
-	if resp, err := http.DefaultClient.Do(r); err != nil || resp.StatusCode != 200 {
+	if resp, err := web.Do(r); err != nil || resp.StatusCode != 200 {
 		t.Errorf("bearer: %v %v", resp, err)
 	} else {
 		_ = resp.Body.Close()
 	}
-	resp, err := http.Get(url + "/v1beta/models?key=" + key)
+	resp, err := web.Get(url + "/v1beta/models?key=" + key)
 	if err != nil || resp.StatusCode != 200 {
 		t.Errorf("query key: %v %v", resp, err)
 	} else {
@@ -207,7 +207,7 @@ func TestGzipBodyIsBounded(t *testing.T) {
 		_ = z.Close()
 		r := d.request(t, url, key, b.Bytes(), false)
 		r.Header.Set("Content-Encoding", "gzip")
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := web.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func TestSideCalls(t *testing.T) {
 		for k, v := range h {
 			r.Header.Set(k, v)
 		}
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := web.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -404,7 +404,7 @@ func TestGeminiArrayStream(t *testing.T) {
 	_, url := start(t, scriptedmodel.Options{})
 	r := dialects[3].request(t, url, key, []byte(jsonOf(geminiBody("", []said{{role: "user", text: "@@run ls@@"}}, agentTools, true))), true)
 	r.URL.RawQuery = ""
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := web.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +437,7 @@ func TestRequestLog(t *testing.T) {
 	}
 	admin := httptest.NewServer(m.RequestsHandler())
 	defer admin.Close()
-	resp, err := http.Get(admin.URL)
+	resp, err := web.Get(admin.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hearthd/hearth/internal/approval"
 	"github.com/hearthd/hearth/internal/fault"
 )
 
@@ -38,10 +39,10 @@ const (
 
 // Approvals that a session may ask for.
 const (
-	ApprovalsAuto     = "auto"
-	ApprovalsAsk      = "ask"
-	ApprovalsReadOnly = "read-only"
-	ApprovalsRules    = "rules" // by the session's own; needs an agent that asks
+	ApprovalsAuto     = approval.Auto
+	ApprovalsAsk      = approval.Asking
+	ApprovalsReadOnly = approval.ReadOnly
+	ApprovalsRules    = approval.ByRules // by the session's own; needs an agent that asks
 )
 
 // Resume says how an agent takes up one of its earlier sessions.

@@ -77,7 +77,7 @@ func options(c config.Config, log *slog.Logger) server.Options {
 		Sandboxes: provider(c, log), RunGroup: runGroup(c), Root: root,
 		Limits:  sandbox.Limits{CPUMillis: c.SandboxCPUMillis, MemoryBytes: c.SandboxMemory, DiskBytes: c.SandboxDisk},
 		MaxLive: c.MaxSandboxes, Idle: c.SandboxIdle, IdleExit: c.IdleExit,
-		GitCredentials: c.GitCredentials, AllowFile: c.AllowFile, Registries: registries, AllowHosts: c.AllowHosts, AllowPrivate: c.AllowPrivate,
+		GitCredentials: c.GitCredentials, AllowFile: c.AllowFile, Registries: registries, AllowHosts: c.AllowHosts, AllowPrivate: c.AllowPrivate, Origins: c.Origins,
 		Lookup: os.LookupEnv, Log: log, Now: time.Now,
 	}
 }

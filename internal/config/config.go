@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +42,7 @@ type Config struct {
 	AllowHosts       []string // reached by agents always
 	SandboxRoot      string   // "host" or an image
 	AllowFile        bool     // repositories of this machine by path
+	Origins          []string // web pages that may call, as scheme://host[:port]
 }
 
 // Field is one setting and everything about it.
@@ -132,8 +134,25 @@ func Fields() []Field {
 			return nil
 		}},
 		{"allow-file-repositories", "false", "Allow repositories that are folders of this machine, named by absolute path.", "", true, boolean(func(c *Config) *bool { return &c.AllowFile })},
+		{"cors-origins", "", "Web pages of other origins that may call the API from a browser, with a token or an attach ticket. Comma-separated, as https://chat.example.org. Cookies are never used.", "ORIGINS", false, origins},
 		{"token-file", "", "File of the owner's token, made at the first start. Empty: owner-token in the state folder.", "FILE", false, path(func(c *Config) *string { return &c.TokenFile })},
 	}
+}
+
+// origins reads what browsers send as Origin (RFC 6454, section 6.2).
+func origins(c *Config, v string) error {
+	c.Origins = nil
+	for o := range strings.SplitSeq(v, ",") {
+		if o = strings.TrimSpace(o); o == "" {
+			continue
+		}
+		u, err := url.Parse(o)
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Scheme+"://"+u.Host != o || strings.Contains(o, "*") {
+			return fmt.Errorf("has %.80q, which is not of the form https://HOST[:PORT]", o)
+		}
+		c.Origins = append(c.Origins, strings.ToLower(o))
+	}
+	return nil
 }
 
 func boolean(p func(*Config) *bool) func(*Config, string) error {

@@ -162,6 +162,8 @@ const (
 	AgentLayerDamaged Code = "AGENT_LAYER_DAMAGED"
 	// BranchRewritten: The work leaves out commits that the branch has.
 	BranchRewritten Code = "BRANCH_REWRITTEN"
+	// HistoryImmutable: What was said in a session cannot be changed.
+	HistoryImmutable Code = "HISTORY_IMMUTABLE"
 	// StreamLimit: Too many viewers watch this session.
 	StreamLimit Code = "STREAM_LIMIT"
 	// NothingPacked: The session has no packed work.
@@ -258,6 +260,7 @@ var order = []Code{
 	ApprovalsUnsupported,
 	AgentLayerDamaged,
 	BranchRewritten,
+	HistoryImmutable,
 	StreamLimit,
 	NothingPacked,
 	SelfTestRunning,
@@ -347,6 +350,7 @@ var infos = map[Code]Info{
 	ApprovalsUnsupported:     {ApprovalsUnsupported, "invalid", "The agent cannot honour those approvals.", "Choose approvals that the message lists, or another agent.", false},
 	AgentLayerDamaged:        {AgentLayerDamaged, "unavailable", "The installed files of the agent are not what was installed.", "Run `hearth agent install NAME` on the server: it puts them right.", false},
 	BranchRewritten:          {BranchRewritten, "conflict", "The work leaves out commits that the branch has.", "Nothing was overwritten. Send a prompt to build on the branch again, or deliver to another branch.", false},
+	HistoryImmutable:         {HistoryImmutable, "invalid", "What was said in a session cannot be changed.", "Send a new message that says what should be different.", false},
 	StreamLimit:              {StreamLimit, "exhausted", "Too many viewers watch this session.", "Close a viewer and try again.", true},
 	NothingPacked:            {NothingPacked, "not_found", "The session has no packed work.", "Send a prompt: work is packed when its turn ends.", false},
 	SelfTestRunning:          {SelfTestRunning, "unavailable", "The sandbox's self-test is still running.", "Wait some seconds and try again.", true},

@@ -55,7 +55,8 @@ var errGone = errors.New("the viewer is gone")
 //
 // An error means that nothing was written. When something fails later, and when
 // the hub is closed, it panics with [http.ErrAbortHandler], so that the connection
-// is broken. Codes: SESSION_NOT_FOUND, INVALID_INPUT, STREAM_LIMIT.
+// is broken. With ?approvals=close it ends well at a question that waits for an
+// answer. Codes: SESSION_NOT_FOUND, INVALID_INPUT, STREAM_LIMIT.
 func (g *Gateway) ServeStream(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID) error {
 	ask, err := readAsk(r)
 	if err != nil {
@@ -70,17 +71,20 @@ func (g *Gateway) ServeStream(w http.ResponseWriter, r *http.Request, who sessio
 		return err
 	}
 	defer g.Hub.leave(id, room, v)
-	f := &follower{
-		g: g, who: who, id: id, ask: ask, room: room, viewer: v,
-		out: writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait)},
-	}
+	f := g.follower(w, who, id, ask)
+	f.room, f.viewer = room, v
 	err = f.begin(r.Context(), &a)
 	if err == nil {
 		err = f.run(r.Context())
 	}
+	return f.end(r.Context(), err)
+}
+
+// end closes the stream after run: well, or broken. An error means that nothing was written.
+func (f *follower) end(ctx context.Context, err error) error {
 	switch {
 	case err == nil && !f.out.begun && !f.out.pending():
-		w.WriteHeader(http.StatusNoContent)
+		f.out.w.WriteHeader(http.StatusNoContent)
 		return nil
 	case err == nil:
 		f.out.buf = uistream.AppendDone(f.out.buf)
@@ -88,7 +92,7 @@ func (g *Gateway) ServeStream(w http.ResponseWriter, r *http.Request, who sessio
 			_ = f.out.rc.SetWriteDeadline(time.Time{}) // the connection may serve another request
 		}
 		return nil
-	case errors.Is(err, errGone) || r.Context().Err() != nil:
+	case errors.Is(err, errGone) || ctx.Err() != nil:
 		if !f.out.begun {
 			return errGone
 		}
@@ -97,9 +101,16 @@ func (g *Gateway) ServeStream(w http.ResponseWriter, r *http.Request, who sessio
 		return err
 	}
 	if !errors.Is(err, errBroken) {
-		g.Log.Error("stream broken off", "session", id, "error", err)
+		f.g.Log.Error("stream broken off", "session", f.id, "error", err)
 	}
 	panic(http.ErrAbortHandler)
+}
+
+func (g *Gateway) follower(w http.ResponseWriter, who session.Caller, id session.ID, a ask) *follower {
+	return &follower{
+		g: g, who: who, id: id, ask: a,
+		out: writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait)},
+	}
 }
 
 func or(d, otherwise time.Duration) time.Duration {
@@ -115,6 +126,7 @@ type ask struct {
 	after     *transcript.Cursor
 	unknown   bool // the header's id is not one of ours
 	visible   bool // heartbeats as events
+	close     bool // the stream ends at a question
 }
 
 func readAsk(r *http.Request) (ask, error) {
@@ -126,6 +138,8 @@ func readAsk(r *http.Request) (ask, error) {
 			a.beginning = v != ""
 		case name == "heartbeat" && (v == "event" || v == "comment" || v == ""):
 			a.visible = v == "event"
+		case name == "approvals" && (v == "close" || v == "open" || v == ""):
+			a.close = v == "close"
 		case name == "after":
 			if v == "" {
 				continue
@@ -135,7 +149,7 @@ func readAsk(r *http.Request) (ask, error) {
 				return a, err
 			}
 			a.after = &c
-		case name == "from" || name == "heartbeat":
+		case name == "from" || name == "heartbeat" || name == "approvals":
 			return a, fault.New(fault.InvalidInput, "The query parameter %s cannot be %.40q.", name, v)
 		default:
 			return a, fault.New(fault.InvalidInput, "%.40q is not a query parameter of the stream.", name)
@@ -163,6 +177,10 @@ type follower struct {
 	look   bool              // the ledger must be looked at
 	stored bool              // all that the store had has been sent
 	page   []transcript.Part // read from the store and not sent yet
+
+	chat     chat
+	question session.QuestionID // sent, and the stream ends here unless it is settled
+	finished bool               // the stream ends here
 }
 
 // begin finds the place to start from.
@@ -274,6 +292,14 @@ func (f *follower) heartbeat() {
 
 // step sends what follows. idle: nothing does now; done: nothing will.
 func (f *follower) step(ctx context.Context) (idle, done bool, err error) {
+	switch {
+	case f.finished:
+		return false, true, nil
+	case f.question != "":
+		return f.atQuestion(ctx)
+	case f.at.Turn == 0:
+		return f.queued(ctx)
+	}
 	b := f.room.next(f.viewer, f.at)
 	if b.broken {
 		return false, false, errBroken
@@ -285,9 +311,12 @@ func (f *follower) step(ctx context.Context) (idle, done bool, err error) {
 			if err := f.send(ctx, w); err != nil {
 				return false, false, err
 			}
+			if f.question != "" {
+				return false, false, nil
+			}
 		}
 		if b.finished {
-			f.nextTurn()
+			return false, false, f.nextTurn(ctx)
 		}
 		return false, false, nil
 	}
@@ -305,9 +334,15 @@ func (f *follower) step(ctx context.Context) (idle, done bool, err error) {
 	return f.ledger(ctx)
 }
 
-func (f *follower) nextTurn() {
+// nextTurn goes on behind a turn that has been sent whole.
+func (f *follower) nextTurn(ctx context.Context) error {
+	if f.chat.turn != "" {
+		f.finished = true
+		return f.outcome(ctx)
+	}
 	f.at = transcript.Cursor{Turn: f.at.Turn + 1}
 	f.look, f.stored = true, false
+	return nil
 }
 
 // fromStore sends what the store has of the turn, a page at a time. What a page
@@ -329,9 +364,11 @@ func (f *follower) fromStore(ctx context.Context) (more bool, err error) {
 		if err := f.send(ctx, wire(p)); err != nil {
 			return more, err
 		}
-		if isFinish(p.Body) {
-			f.nextTurn()
+		if f.question != "" {
 			return more, nil
+		}
+		if isFinish(p.Body) {
+			return more, f.nextTurn(ctx)
 		}
 	}
 	f.page = nil
@@ -358,14 +395,20 @@ func (f *follower) ledger(ctx context.Context) (idle, done bool, err error) {
 	// It has ended, and its last parts were stored with that.
 	more, err := f.fromStore(ctx)
 	if !more && err == nil {
-		f.nextTurn()
+		err = f.nextTurn(ctx)
 	}
 	return false, false, err
 }
 
 // send writes the event of the part at f.at, and after a start the prompt.
 func (f *follower) send(ctx context.Context, wire []byte) error {
+	if f.chat.after != "" && !f.beyond(wire) {
+		return nil
+	}
 	f.out.add(wire)
+	if f.ask.close {
+		f.question = asks(wire)
+	}
 	if f.ask.beginning && f.at.Part == 1 {
 		if err := f.prompt(ctx); err != nil {
 			return err

@@ -67,6 +67,7 @@ type Options struct {
 	Registries     []string      // nil: the default list
 	AllowHosts     []string
 	AllowPrivate   []string
+	Origins        []string                    // web pages that may call
 	Lookup         func(string) (string, bool) // environment, for the model providers and git hosts
 	Log            *slog.Logger
 	Now            func() time.Time
@@ -405,7 +406,7 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 		Bundle: work.Bundle, Step: a.runner.StartStep,
 	})
 	h, err := rest.New(rest.Config{
-		Registry: registry, Stream: gw.ServeStream, NewID: NewID, Log: o.Log, Version: rest.Version{Version: o.Version},
+		Registry: registry, Stream: gw.ServeStream, Chat: gw.ServeChat, Origins: o.Origins, NewID: NewID, Log: o.Log, Version: rest.Version{Version: o.Version},
 		Authenticate: func(ctx context.Context, token string) (session.Caller, error) { return authenticate(ctx, db, token) },
 		Ready: []rest.Check{
 			{Name: "store", Run: once(time.Second, o.Now, db.Ping)},

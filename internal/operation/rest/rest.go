@@ -32,6 +32,8 @@ const (
 	HeaderKey       = "Idempotency-Key"
 	HeaderRequestID = "X-Request-Id"
 	HeaderCode      = "Hearth-Error-Code" // of a refusal whose body is only a sentence
+	HeaderTurn      = "Hearth-Turn"       // of a chat's reply: whose message it is
+	HeaderTicket    = "Hearth-Attach-Ticket"
 )
 
 // Version is what /version answers.
@@ -47,14 +49,17 @@ type Check struct {
 	Run  func(ctx context.Context) error
 }
 
-// Config is what the handler needs; every field but Ready is required.
+// Config is what the handler needs; every field but Ready and Origins is required.
 type Config struct {
 	Registry *operation.Registry
 	// Authenticate returns who holds the token. Code: UNAUTHENTICATED.
 	Authenticate func(ctx context.Context, token string) (session.Caller, error)
 	// Stream answers a viewer. An error means that nothing was written yet. A broken
 	// stream is told by a panic with [http.ErrAbortHandler].
-	Stream  func(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID) error
+	Stream func(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID) error
+	// Chat answers a chat's request in the same way; an error means that nothing was accepted.
+	Chat    func(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID, c operation.Chat) error
+	Origins []string // web pages that may call, as https://host[:port]; none: no page of another origin
 	Ready   []Check
 	Version Version
 	NewID   func(prefix string) string
@@ -79,12 +84,13 @@ func New(c Config) (http.Handler, error) {
 		s.mux.Handle(o.Method+" "+o.Path, s.operation(o))
 	}
 	s.mux.HandleFunc("GET "+operation.Root+"/{id}/stream", s.stream)
+	s.mux.HandleFunc("POST "+operation.Root+"/{id}/stream", s.chat)
 	s.mux.HandleFunc("GET /openapi.json", s.document)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, map[string]bool{"ok": true}) })
 	s.mux.HandleFunc("GET /readyz", s.ready)
 	s.mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, c.Version) })
 	s.mux.HandleFunc("/", s.unknown)
-	return s, nil
+	return crossOrigin(s, c.Origins), nil
 }
 
 type requestIDKey struct{}
@@ -272,29 +278,6 @@ func query(o *operation.Operation, r *http.Request) (map[string]any, error) {
 		}
 	}
 	return input, nil
-}
-
-func (s *server) stream(w http.ResponseWriter, r *http.Request) {
-	who, err := s.authenticate(r)
-	if err == nil {
-		if s.Registry.Authorize == nil {
-			err = errors.New("rest: no authorization is set")
-		} else {
-			err = s.Registry.Authorize(r.Context(), who, operation.RightRead)
-		}
-	}
-	if err == nil {
-		err = s.Stream(w, r, who, session.ID(r.PathValue("id")))
-	}
-	if err == nil {
-		return
-	}
-	// Chat clients show the body of a refusal as it is, so it is one plain sentence.
-	v := s.explain(r, err)
-	w.Header().Set(HeaderCode, v.Code)
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(statusOf(v))
-	_, _ = io.WriteString(w, v.Message+"\n") // the client may be gone
 }
 
 func (s *server) document(w http.ResponseWriter, _ *http.Request) {

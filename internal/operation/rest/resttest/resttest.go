@@ -26,10 +26,11 @@ import (
 	"github.com/hearthd/hearth/internal/uistream"
 )
 
-// Tokens of the two workspaces of a [World].
+// Tokens of the two workspaces of a [World], and what it is set to.
 const (
 	Token   = "owner-token-of-the-test"
 	Foreign = "token-of-another-workspace"
+	Origin  = "https://chat.example.org" // of pages that may call
 )
 
 // World is a server without sandboxes.
@@ -89,7 +90,7 @@ func New(t testing.TB) *World {
 		},
 	})
 	h, err := rest.New(rest.Config{
-		Registry: registry, Stream: w.Gateway.ServeStream, Version: rest.Version{Version: "test"}, NewID: newID, Log: w.Log,
+		Registry: registry, Stream: w.Gateway.ServeStream, Chat: w.Gateway.ServeChat, Origins: []string{Origin}, Version: rest.Version{Version: "test"}, NewID: newID, Log: w.Log,
 		Ready: []rest.Check{{Name: "store", Run: func(ctx context.Context) error {
 			if w.Unready.Load() {
 				return fault.New(fault.DiskFull, "")

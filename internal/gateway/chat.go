@@ -1,0 +1,270 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/operation"
+	"github.com/hearthd/hearth/internal/session"
+	"github.com/hearthd/hearth/internal/transcript"
+	"github.com/hearthd/hearth/internal/uistream"
+)
+
+// chat is what the reply to a chat's request is bound to.
+type chat struct {
+	turn  session.TurnID
+	after session.QuestionID // what comes up to this question the chat has already
+}
+
+// ServeChat answers POST …/{id}/stream of a chat with the one message of its turn.
+//
+// A prompt is accepted in the ledger first, with the message's id as its
+// idempotency key, so that the same request once more gives the same turn from its
+// start. While it waits in the queue there are comments. When the turn failed, the
+// last event is an error with its sentence. Answers are given to their questions,
+// and the reply goes on with the same message behind the newest question that the
+// chat has. With Close, or ?approvals=close, it ends well at a question that waits
+// for an answer. A client that leaves has canceled nothing.
+//
+// An error means that nothing was written and, unless it is STREAM_LIMIT after an
+// answer, that nothing was accepted; for the rest see [Gateway.ServeStream]. Codes: those of
+// [session.Service.Prompt] and [session.Service.Answer], STREAM_LIMIT, TURN_NOT_FOUND.
+func (g *Gateway) ServeChat(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID, c operation.Chat) error {
+	ask, err := readAsk(r)
+	switch {
+	case err != nil:
+		return err
+	case ask.beginning || ask.after != nil:
+		return fault.New(fault.InvalidInput, "A message's reply always begins at its start; from, after and Last-Event-ID are for GET.")
+	}
+	ask.close = ask.close || c.Close
+	if _, err := g.Sessions.Get(r.Context(), who, id); err != nil {
+		return err
+	}
+	f := g.follower(w, who, id, ask)
+	room, v, err := g.Hub.watch(id) // before anything is accepted: a refusal must mean that nothing was
+	if err != nil {
+		return err
+	}
+	defer g.Hub.leave(id, room, v)
+	f.room, f.viewer = room, v
+	if len(c.Answers) > 0 {
+		err = f.answer(r.Context(), c)
+	} else {
+		err = f.accept(r.Context(), c)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Hearth-Turn", string(f.chat.turn))
+	f.look = true
+	return f.end(r.Context(), f.run(r.Context()))
+}
+
+// accept gives the session the prompt.
+func (f *follower) accept(ctx context.Context, c operation.Chat) error {
+	var key *session.Key
+	if c.Message != "" {
+		sum := sha256.Sum256([]byte(string(c.Mode) + "\x00" + c.Prompt))
+		key = &session.Key{Identity: f.who.Subject, Operation: "chat " + string(f.id), Key: c.Message, BodyHash: hex.EncodeToString(sum[:]), Now: f.g.Now()}
+	}
+	a, err := f.g.Sessions.Prompt(ctx, f.who, f.id, session.PromptInput{Prompt: c.Prompt, Mode: c.Mode}, key)
+	switch {
+	case fault.CodeOf(err) == fault.IdempotencyConflict:
+		return fault.New(fault.HistoryImmutable, "A message that was sent cannot be changed. Send a new one that says what should be different.")
+	case err != nil:
+		return err
+	}
+	f.chat.turn = a.Turn.ID
+	f.at = transcript.Cursor{Turn: a.Turn.Number}
+	return nil
+}
+
+// answer settles the questions that the chat answers. One that was answered the same
+// way before is passed over, so that a request can be repeated.
+func (f *follower) answer(ctx context.Context, c operation.Chat) error {
+	t, err := f.g.Sessions.Turn(ctx, f.who, f.id, c.Turn)
+	if err != nil {
+		return err
+	}
+	asked := make([]session.Question, len(c.Answers))
+	newest := int64(0)
+	for i, a := range c.Answers {
+		if asked[i], err = f.g.Sessions.Question(ctx, f.who, f.id, a.Question); err != nil {
+			return err
+		}
+		if asked[i].Turn != t.ID {
+			return fault.New(fault.QuestionNotFound, "The question %.80q is not one of this message.", a.Question)
+		}
+		if asked[i].Number > newest {
+			newest, f.chat.after = asked[i].Number, a.Question
+		}
+	}
+	var refused error
+	settled := 0
+	for _, a := range c.Answers {
+		verdict := session.VerdictDeny
+		if a.Allow {
+			verdict = session.VerdictAllow
+		}
+		_, err := f.g.Sessions.Answer(ctx, f.who, f.id, a.Question, session.AnswerInput{Verdict: verdict, Message: a.Message})
+		switch {
+		case err == nil:
+			settled++
+		case fault.CodeOf(err) != fault.QuestionSettled:
+			return err
+		default:
+			q, qerr := f.g.Sessions.Question(ctx, f.who, f.id, a.Question)
+			if qerr != nil {
+				return qerr
+			}
+			if q.Verdict != verdict {
+				refused = err
+			}
+		}
+	}
+	if settled == 0 && refused != nil {
+		return refused
+	}
+	f.chat.turn = t.ID
+	f.at = transcript.Cursor{Turn: t.Number}
+	f.out.add(uistream.AppendEvent(nil, "", uistream.Start{MessageID: string(t.ID)}.Part().Raw))
+	return nil
+}
+
+// queued waits until the turn has left the queue.
+func (f *follower) queued(ctx context.Context) (idle, done bool, err error) {
+	f.room.next(f.viewer, f.at) // takes the notice
+	t, err := f.g.Sessions.Turn(ctx, f.who, f.id, f.chat.turn)
+	switch {
+	case err != nil:
+		return false, false, err
+	case t.Number > 0:
+		f.at = transcript.Cursor{Turn: t.Number}
+		return false, false, nil
+	case t.State.Terminal():
+		f.out.add(uistream.AppendEvent(nil, "", uistream.Start{MessageID: string(t.ID)}.Part().Raw))
+		f.out.add(uistream.AppendEvent(nil, "", uistream.Error{ErrorText: "The prompt was taken out of the queue before the agent had it."}.Part().Raw))
+		return false, true, nil
+	}
+	return true, false, nil
+}
+
+// outcome adds the error of a turn that failed, behind everything else: a chat shows
+// nothing of what comes after it.
+func (f *follower) outcome(ctx context.Context) error {
+	t, err := f.g.Sessions.Turn(ctx, f.who, f.id, f.chat.turn)
+	if err != nil || t.State != session.TurnFailed {
+		return err
+	}
+	text := t.Message
+	if text == "" {
+		text = fault.Lookup(t.Code).Sentence
+	}
+	f.out.add(uistream.AppendEvent(nil, "", uistream.Error{ErrorText: text}.Part().Raw))
+	return nil
+}
+
+// beyond says whether the part is one that the chat does not have yet.
+func (f *follower) beyond(wire []byte) bool {
+	if id, _ := permission(wire); id == f.chat.after {
+		f.chat.after = ""
+		return false // the part itself is what the chat has last
+	}
+	if isFinish(data(wire)) {
+		f.chat.after = ""
+		return true
+	}
+	return false
+}
+
+// atQuestion ends the stream when nobody has answered the question yet. Its row may
+// come a moment after its part.
+func (f *follower) atQuestion(ctx context.Context) (idle, done bool, err error) {
+	next := f.room.next(f.viewer, f.at)
+	if next.broken {
+		return false, false, errBroken
+	}
+	q, err := f.g.Sessions.Question(ctx, f.who, f.id, f.question)
+	switch {
+	case fault.CodeOf(err) == fault.QuestionNotFound:
+		t, err := f.g.Sessions.Turns(ctx, f.who, f.id, f.at.Turn-1, 1)
+		if err == nil && len(t) > 0 && t[0].State.Terminal() {
+			f.question = "" // it never became one
+			return false, false, nil
+		}
+		return true, false, err
+	case err != nil:
+		return false, false, err
+	case q.State != session.QuestionPending:
+		f.question = ""
+		return false, false, nil
+	}
+	// Questions that were asked at the same time are shown at the same time.
+	rest := next.wires
+	for i, p := range f.page { // what was read from the store already comes first
+		if i == 0 {
+			rest = nil
+		}
+		if p.Cursor != (transcript.Cursor{Turn: f.at.Turn, Part: f.at.Part + int64(i) + 1}) {
+			break
+		}
+		rest = append(rest, wire(p))
+	}
+	for i := len(rest) - 1; i >= 0; i-- {
+		if asks(rest[i]) == "" {
+			continue
+		}
+		f.question = ""
+		f.page = f.page[min(i+1, len(f.page)):]
+		for _, w := range rest[:i+1] {
+			f.at.Part++
+			if err := f.send(ctx, w); err != nil {
+				return false, false, err
+			}
+		}
+		return false, false, nil
+	}
+	f.out.add(uistream.AppendEvent(nil, "", uistream.Finish{FinishReason: uistream.FinishToolCalls}.Part().Raw))
+	return false, true, nil
+}
+
+var permissionType = []byte(uistream.DataType(uistream.DataPermission))
+
+// data is the data line of an event that has one.
+func data(wire []byte) []byte {
+	_, body, _ := bytes.Cut(wire, []byte("data: "))
+	return bytes.TrimRight(body, "\n")
+}
+
+// permission is the question that an event shows, and whether it is settled there.
+func permission(wire []byte) (id session.QuestionID, settled bool) {
+	if !bytes.Contains(wire, permissionType) {
+		return "", false
+	}
+	var p struct {
+		Type string `json:"type"`
+		ID   string `json:"id"`
+		Data struct {
+			Outcome json.RawMessage `json:"outcome"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(data(wire), &p) != nil || p.Type != string(permissionType) || !strings.HasPrefix(p.ID, "qst_") {
+		return "", false
+	}
+	return session.QuestionID(p.ID), len(p.Data.Outcome) > 0
+}
+
+// asks is the question that an event asks; empty: none.
+func asks(wire []byte) session.QuestionID {
+	if id, settled := permission(wire); !settled {
+		return id
+	}
+	return ""
+}

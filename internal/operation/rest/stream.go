@@ -1,0 +1,85 @@
+package rest
+
+import (
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/rs/cors"
+
+	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/operation"
+	"github.com/hearthd/hearth/internal/session"
+)
+
+func (s *server) stream(w http.ResponseWriter, r *http.Request) {
+	who, err := s.streamCaller(r, operation.RightRead)
+	if err == nil {
+		err = s.Stream(w, r, who, session.ID(r.PathValue("id")))
+	}
+	s.sentence(w, r, err)
+}
+
+func (s *server) chat(w http.ResponseWriter, r *http.Request) {
+	who, err := s.streamCaller(r, operation.RightWrite)
+	var c operation.Chat
+	id := session.ID(r.PathValue("id"))
+	if err == nil {
+		c, err = readChat(w, r, id)
+	}
+	if err == nil {
+		err = s.Chat(w, r, who, id, c)
+	}
+	s.sentence(w, r, err)
+}
+
+func readChat(w http.ResponseWriter, r *http.Request, id session.ID) (operation.Chat, error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, operation.MaxChatBytes))
+	if err != nil {
+		var big *http.MaxBytesError
+		if errors.As(err, &big) {
+			return operation.Chat{}, fault.New(fault.InvalidInput, "The body is larger than %d bytes. Let the chat send only its newest message (prepareSendMessagesRequest).", operation.MaxChatBytes)
+		}
+		return operation.Chat{}, fault.Wrap(err, fault.InvalidInput, "The body could not be read.")
+	}
+	return operation.ReadChat(id, r.Header.Get("Content-Type"), raw)
+}
+
+// streamCaller is who opens a stream, and may.
+func (s *server) streamCaller(r *http.Request, right operation.Right) (session.Caller, error) {
+	who, err := s.authenticate(r)
+	if err != nil {
+		return who, err
+	}
+	if s.Registry.Authorize == nil {
+		return who, errors.New("rest: no authorization is set")
+	}
+	return who, s.Registry.Authorize(r.Context(), who, right)
+}
+
+// sentence refuses with one plain sentence: chat clients show the body as it is.
+func (s *server) sentence(w http.ResponseWriter, r *http.Request, err error) {
+	if err == nil {
+		return
+	}
+	v := s.explain(r, err)
+	w.Header().Set(HeaderCode, v.Code)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(statusOf(v))
+	_, _ = io.WriteString(w, v.Message+"\n") // the client may be gone
+}
+
+// crossOrigin lets pages of the given origins call (the Fetch standard, CORS
+// protocol). Cookies and other credentials of the browser are never asked for.
+func crossOrigin(h http.Handler, origins []string) http.Handler {
+	if len(origins) == 0 {
+		return h
+	}
+	return cors.New(cors.Options{
+		AllowedOrigins: origins,
+		AllowedMethods: []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete},
+		AllowedHeaders: []string{"Authorization", "Content-Type", "Last-Event-ID", "User-Agent", HeaderKey, HeaderTicket},
+		ExposedHeaders: []string{"X-Vercel-AI-UI-Message-Stream", HeaderCode, HeaderRequestID, HeaderTurn},
+		MaxAge:         600,
+	}).Handler(h)
+}

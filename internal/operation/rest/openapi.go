@@ -81,6 +81,7 @@ func document(reg *operation.Registry, version string) ([]byte, error) {
 		doc.AddOperation(op)
 	}
 	doc.AddOperation(streamOperation())
+	doc.AddOperation(chatOperation())
 	b, err := json.MarshalIndent(doc, "", " ")
 	if err != nil {
 		return nil, fmt.Errorf("make the OpenAPI document: %w", err)
@@ -88,7 +89,7 @@ func document(reg *operation.Registry, version string) ([]byte, error) {
 	return b, nil
 }
 
-// streamOperation describes the one path that is not an operation.
+// streamOperation describes a path that is not an operation.
 func streamOperation() *huma.Operation {
 	text := func() *huma.Schema { return &huma.Schema{Type: huma.TypeString} }
 	return &huma.Operation{
@@ -99,6 +100,7 @@ func streamOperation() *huma.Operation {
 			{Name: "id", In: "path", Required: true, Schema: text()},
 			{Name: "from", In: "query", Description: "beginning: replay every turn, with its prompt", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"beginning"}}},
 			{Name: "after", In: "query", Description: "turn.part: go on after that part", Schema: text()},
+			{Name: "approvals", In: "query", Description: "close: the stream ends at a question that waits for an answer", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"open", "close"}}},
 			{Name: "heartbeat", In: "query", Description: "event: signs of life as visible events instead of comments", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"event"}}},
 			{Name: "Last-Event-ID", In: "header", Description: "as after, and before it", Schema: text()},
 		},
@@ -106,6 +108,40 @@ func streamOperation() *huma.Operation {
 			"200":     {Description: "The stream", Content: map[string]*huma.MediaType{"text/event-stream": {Schema: text()}}},
 			"204":     {Description: "No turn is accepted or at work, and nothing is left to send"},
 			"default": {Description: "Refused: one plain sentence", Content: map[string]*huma.MediaType{"text/plain": {Schema: text()}}},
+		},
+	}
+}
+
+// chatOperation describes what chats of the AI SDK send.
+func chatOperation() *huma.Operation {
+	text := func(doc string, values ...any) *huma.Schema {
+		return &huma.Schema{Type: huma.TypeString, Description: doc, Enum: values}
+	}
+	message := &huma.Schema{Type: huma.TypeObject, Description: "a UIMessage of the AI SDK", AdditionalProperties: true}
+	return &huma.Operation{
+		OperationID: "chat", Method: http.MethodPost, Path: operation.Root + "/{id}/stream",
+		Summary:     "Prompt, or answer questions, as a chat of the AI SDK does, and read the reply.",
+		Description: "The newest message is the prompt and its id the idempotency key; or it is the agent's, with answers to its questions. The reply is the one message of that turn, from its start, or from behind the questions.",
+		Parameters: []*huma.Param{
+			{Name: "id", In: "path", Required: true, Schema: text("")},
+			{Name: "approvals", In: "query", Description: "close: the reply ends at a question that waits for an answer", Schema: text("", "open", "close")},
+			{Name: "heartbeat", In: "query", Description: "event: signs of life as visible events instead of comments", Schema: text("", "event")},
+		},
+		RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{
+			Type: huma.TypeObject, AdditionalProperties: false,
+			Properties: map[string]*huma.Schema{
+				"id":        text("the chat's own; a session's id must be that of the address"),
+				"messages":  {Type: huma.TypeArray, Items: message, Description: "only the newest is read"},
+				"message":   message,
+				"trigger":   text("", "submit-message"),
+				"messageId": text("of the agent's message whose questions are answered"),
+				"mode":      text("when a turn is at work", "queue", "interrupt", "reject"),
+				"approvals": text("as in the query", "open", "close"),
+			},
+		}}}},
+		Responses: map[string]*huma.Response{
+			"200":     {Description: "The reply; the header Hearth-Turn names its turn", Content: map[string]*huma.MediaType{"text/event-stream": {Schema: text("")}}},
+			"default": {Description: "Refused, and nothing was accepted: one plain sentence", Content: map[string]*huma.MediaType{"text/plain": {Schema: text("")}}},
 		},
 	}
 }

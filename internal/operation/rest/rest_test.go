@@ -389,7 +389,7 @@ func TestOpenAPIDescribesEveryPath(t *testing.T) {
 		"transcript": "get /v1/agent-sessions/{id}/transcript", "diff": "get /v1/agent-sessions/{id}/diff", "capabilities": "get /v1/capabilities",
 		"listQuestions": "get /v1/agent-sessions/{id}/questions", "getQuestion": "get /v1/agent-sessions/{id}/questions/{question}",
 		"answerQuestion": "post /v1/agent-sessions/{id}/questions/{question}/answer",
-		"bundle":         "get /v1/agent-sessions/{id}/bundle", "stream": "get /v1/agent-sessions/{id}/stream",
+		"bundle":         "get /v1/agent-sessions/{id}/bundle", "chat": "post /v1/agent-sessions/{id}/stream", "stream": "get /v1/agent-sessions/{id}/stream",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

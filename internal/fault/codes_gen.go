@@ -164,6 +164,8 @@ const (
 	BranchRewritten Code = "BRANCH_REWRITTEN"
 	// HistoryImmutable: What was said in a session cannot be changed.
 	HistoryImmutable Code = "HISTORY_IMMUTABLE"
+	// TicketInvalid: The attach ticket is not valid.
+	TicketInvalid Code = "TICKET_INVALID"
 	// StreamLimit: Too many viewers watch this session.
 	StreamLimit Code = "STREAM_LIMIT"
 	// NothingPacked: The session has no packed work.
@@ -261,6 +263,7 @@ var order = []Code{
 	AgentLayerDamaged,
 	BranchRewritten,
 	HistoryImmutable,
+	TicketInvalid,
 	StreamLimit,
 	NothingPacked,
 	SelfTestRunning,
@@ -351,6 +354,7 @@ var infos = map[Code]Info{
 	AgentLayerDamaged:        {AgentLayerDamaged, "unavailable", "The installed files of the agent are not what was installed.", "Run `hearth agent install NAME` on the server: it puts them right.", false},
 	BranchRewritten:          {BranchRewritten, "conflict", "The work leaves out commits that the branch has.", "Nothing was overwritten. Send a prompt to build on the branch again, or deliver to another branch.", false},
 	HistoryImmutable:         {HistoryImmutable, "invalid", "What was said in a session cannot be changed.", "Send a new message that says what should be different.", false},
+	TicketInvalid:            {TicketInvalid, "unauthenticated", "The attach ticket is not valid.", "Ask for a new one: a ticket opens one stream of its session, once, within 90 seconds.", false},
 	StreamLimit:              {StreamLimit, "exhausted", "Too many viewers watch this session.", "Close a viewer and try again.", true},
 	NothingPacked:            {NothingPacked, "not_found", "The session has no packed work.", "Send a prompt: work is packed when its turn ends.", false},
 	SelfTestRunning:          {SelfTestRunning, "unavailable", "The sandbox's self-test is still running.", "Wait some seconds and try again.", true},

@@ -19,7 +19,7 @@ func BenchmarkFanOut(b *testing.B) {
 		var wg sync.WaitGroup
 		counts := make([]int, 50)
 		for i := range counts {
-			res := open(b.Context(), b, w, id, "", "")
+			res := openAs(b.Context(), b, w, resttest.Token, id, "", "")
 			wg.Go(func() { counts[i] = len(read(res, 1<<30).events) })
 		}
 		words := make([]string, 48)

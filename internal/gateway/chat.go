@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -36,6 +37,9 @@ type chat struct {
 // answer, that nothing was accepted; for the rest see [Gateway.ServeStream]. Codes: those of
 // [session.Service.Prompt] and [session.Service.Answer], STREAM_LIMIT, TURN_NOT_FOUND.
 func (g *Gateway) ServeChat(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID, c operation.Chat) error {
+	if g.Recheck == nil {
+		return errors.New("gateway: no recheck is set")
+	}
 	ask, err := readAsk(r)
 	switch {
 	case err != nil:
@@ -48,7 +52,7 @@ func (g *Gateway) ServeChat(w http.ResponseWriter, r *http.Request, who session.
 		return err
 	}
 	f := g.follower(w, who, id, ask)
-	room, v, err := g.Hub.watch(id) // before anything is accepted: a refusal must mean that nothing was
+	room, v, err := g.Hub.watch(id, ticketOf(r, who)) // before anything is accepted: a refusal must mean that nothing was
 	if err != nil {
 		return err
 	}
@@ -64,7 +68,9 @@ func (g *Gateway) ServeChat(w http.ResponseWriter, r *http.Request, who session.
 	}
 	w.Header().Set("Hearth-Turn", string(f.chat.turn))
 	f.look = true
-	return f.end(r.Context(), f.run(r.Context()))
+	defer f.audited(r, &err)()
+	err = f.run(r.Context())
+	return f.end(r.Context(), err)
 }
 
 // accept gives the session the prompt.

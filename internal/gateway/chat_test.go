@@ -400,4 +400,3 @@ func TestCrossOrigin(t *testing.T) {
 		}
 	}
 }
-

@@ -25,6 +25,7 @@ const (
 	windowBytes   = 512 << 10 // kept of what is stored already, while somebody watches
 	maxTailBytes  = 16 << 20  // kept at most; a viewer behind that waits for the store
 	maxViewers    = 100       // streams of one session
+	maxOwn        = 10        // of these, those that one identity opened with tickets
 	maxBatchBytes = 64 << 10
 	maxBatchParts = 512
 )
@@ -38,6 +39,7 @@ const (
 type Hub struct {
 	mu    sync.Mutex
 	rooms map[session.ID]*room
+	feeds map[string]*feed // by workspace
 	done  chan struct{}
 	once  sync.Once
 }
@@ -45,7 +47,9 @@ type Hub struct {
 var _ session.Viewers = (*Hub)(nil)
 
 // NewHub makes an empty hub.
-func NewHub() *Hub { return &Hub{rooms: map[session.ID]*room{}, done: make(chan struct{})} }
+func NewHub() *Hub {
+	return &Hub{rooms: map[session.ID]*room{}, feeds: map[string]*feed{}, done: make(chan struct{})}
+}
 
 // Close breaks every stream, now and from now on. The server calls it before it
 // waits for open requests.
@@ -72,6 +76,7 @@ func (t *tail) last() int64 { return t.first + int64(len(t.wires)) - 1 }
 
 // viewer is one who watches a room.
 type viewer struct {
+	subject string        // of its ticket; empty: it came with a token
 	notify  chan struct{} // has a value when there is something to look at
 	changed bool          // the ledger may have changed
 	broken  bool          // was shown a part that the transcript has otherwise
@@ -167,8 +172,10 @@ func (h *Hub) Appended(id session.ID, parts []transcript.Part) {
 	h.shut(id, r)
 }
 
-// Changed tells the session's viewers to look at the ledger.
-func (h *Hub) Changed(id session.ID) {
+// Changed tells the session's viewers to look at the ledger, and those who watch the
+// workspace what changed.
+func (h *Hub) Changed(workspace string, id session.ID, kinds ...session.Kind) {
+	h.feed(workspace).add(id, kinds)
 	h.mu.Lock()
 	r := h.rooms[id]
 	if r == nil {
@@ -181,14 +188,24 @@ func (h *Hub) Changed(id session.ID) {
 	r.mu.Unlock()
 }
 
-// watch adds a viewer, who must leave. Code: STREAM_LIMIT.
-func (h *Hub) watch(id session.ID) (*room, *viewer, error) {
+// watch adds a viewer, who must leave; subject is whose ticket opened the stream, empty
+// when it was a token: that may be of a service that serves many people. Code: STREAM_LIMIT.
+func (h *Hub) watch(id session.ID, subject string) (*room, *viewer, error) {
 	r := h.open(id)
 	defer h.shut(id, r)
 	if len(r.viewers) >= maxViewers {
 		return nil, nil, fault.New(fault.StreamLimit, "%d viewers watch this session already.", maxViewers)
 	}
-	v := &viewer{notify: make(chan struct{}, 1)}
+	own := 0
+	for v := range r.viewers {
+		if v.subject == subject { // the workspace is the session's
+			own++
+		}
+	}
+	if subject != "" && own >= maxOwn {
+		return nil, nil, fault.New(fault.StreamLimit, "%d streams that your tickets opened show this session already.", maxOwn)
+	}
+	v := &viewer{subject: subject, notify: make(chan struct{}, 1)}
 	r.viewers[v] = struct{}{}
 	return r, v, nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/hearthd/hearth/internal/audit"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/transcript"
@@ -26,13 +27,18 @@ const pageParts = 512
 
 // Gateway answers viewers. Zero durations mean the defaults.
 type Gateway struct {
-	Hub       *Hub
-	Sessions  *session.Service
-	Now       func() time.Time
-	Log       *slog.Logger
-	Heartbeat time.Duration
-	MaxAge    time.Duration
-	WriteWait time.Duration
+	Hub      *Hub
+	Sessions *session.Service
+	// Recheck says whether the caller may still see sessions of the workspace. Without it
+	// nobody is answered. Codes: those of kinds unauthenticated and forbidden.
+	Recheck      func(ctx context.Context, who session.Caller) error
+	Audit        *audit.Log
+	Now          func() time.Time
+	Log          *slog.Logger
+	Heartbeat    time.Duration
+	MaxAge       time.Duration
+	WriteWait    time.Duration
+	RecheckEvery time.Duration
 }
 
 // errBroken ends a stream that must not look as if it had ended well.
@@ -58,6 +64,9 @@ var errGone = errors.New("the viewer is gone")
 // is broken. With ?approvals=close it ends well at a question that waits for an
 // answer. Codes: SESSION_NOT_FOUND, INVALID_INPUT, STREAM_LIMIT.
 func (g *Gateway) ServeStream(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID) error {
+	if g.Recheck == nil {
+		return errors.New("gateway: no recheck is set")
+	}
 	ask, err := readAsk(r)
 	if err != nil {
 		return err
@@ -66,13 +75,14 @@ func (g *Gateway) ServeStream(w http.ResponseWriter, r *http.Request, who sessio
 	if err != nil {
 		return err
 	}
-	room, v, err := g.Hub.watch(id)
+	room, v, err := g.Hub.watch(id, ticketOf(r, who))
 	if err != nil {
 		return err
 	}
 	defer g.Hub.leave(id, room, v)
 	f := g.follower(w, who, id, ask)
 	f.room, f.viewer = room, v
+	defer f.audited(r, &err)()
 	err = f.begin(r.Context(), &a)
 	if err == nil {
 		err = f.run(r.Context())
@@ -172,7 +182,8 @@ type follower struct {
 	viewer *viewer
 	out    writer
 
-	at transcript.Cursor // sent so far
+	at   transcript.Cursor // sent so far
+	sent int64             // parts
 	// What is known of the turn at that place.
 	look   bool              // the ledger must be looked at
 	stored bool              // all that the store had has been sent
@@ -237,6 +248,8 @@ func (f *follower) run(ctx context.Context) error {
 	every := or(f.g.Heartbeat, DefaultHeartbeat)
 	beat := time.NewTimer(every)
 	defer beat.Stop()
+	check := time.NewTicker(or(f.g.RecheckEvery, DefaultRecheck))
+	defer check.Stop()
 	for {
 		idle, done, err := f.step(ctx)
 		if err != nil || done {
@@ -245,12 +258,16 @@ func (f *follower) run(ctx context.Context) error {
 		if !idle {
 			select {
 			case <-age.C:
-				return errBroken
+				return errAge
 			case <-f.g.Hub.done:
-				return errBroken
+				return errStopped
+			case <-check.C:
+				if err := f.g.recheck(ctx, f.who, f.id); err != nil {
+					return err
+				}
 			default:
-				continue
 			}
+			continue
 		}
 		if !f.out.begun {
 			f.out.buf = uistream.AppendComment(f.out.buf, "stream-open")
@@ -271,10 +288,14 @@ func (f *follower) run(ctx context.Context) error {
 				return err
 			}
 			beat.Reset(every)
+		case <-check.C:
+			if err := f.g.recheck(ctx, f.who, f.id); err != nil {
+				return err
+			}
 		case <-age.C:
-			return errBroken
+			return errAge
 		case <-f.g.Hub.done:
-			return errBroken
+			return errStopped
 		case <-ctx.Done():
 			return errGone
 		}
@@ -406,6 +427,7 @@ func (f *follower) send(ctx context.Context, wire []byte) error {
 		return nil
 	}
 	f.out.add(wire)
+	f.sent++
 	if f.ask.close {
 		f.question = asks(wire)
 	}
@@ -458,6 +480,8 @@ type writer struct {
 	wait  time.Duration
 	buf   []byte
 	begun bool
+	plain bool   // not a UI-message stream
+	first func() // called with the first byte
 }
 
 func (w *writer) add(event []byte) { w.buf = append(w.buf, event...) }
@@ -470,12 +494,18 @@ func (w *writer) flush() error {
 		w.begun = true
 		h := w.w.Header()
 		for _, x := range uistream.Header {
-			if x.Name != "Connection" { // the server's own business, and not allowed in HTTP/2
+			switch {
+			case x.Name == "Connection": // the server's own business, and not allowed in HTTP/2
+			case w.plain && x.Name == "X-Vercel-AI-UI-Message-Stream":
+			default:
 				h.Set(x.Name, x.Value)
 			}
 		}
 		h.Set("Cache-Control", "no-cache, no-transform")
 		w.w.WriteHeader(http.StatusOK)
+		if w.first != nil {
+			w.first()
+		}
 	}
 	// A server without deadlines still lets go of a viewer when it closes the connection.
 	if err := w.rc.SetWriteDeadline(w.now().Add(w.wait)); err != nil && !errors.Is(err, http.ErrNotSupported) {

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,11 +36,16 @@ type answer struct {
 // open begins a stream; the answer's body is the caller's.
 func open(ctx context.Context, t testing.TB, w *resttest.World, id session.ID, query, last string) *http.Response {
 	t.Helper()
+	return openAs(ctx, t, w, resttest.Token, id, query, last)
+}
+
+func openAs(ctx context.Context, t testing.TB, w *resttest.World, token string, id session.ID, query, last string) *http.Response {
+	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL+"/v1/agent-sessions/"+string(id)+"/stream"+query, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Authorization", "Bearer "+resttest.Token)
+	r.Header.Set("Authorization", "Bearer "+token)
 	if last != "" {
 		r.Header.Set("Last-Event-ID", last)
 	}
@@ -177,14 +183,36 @@ func TestLiveThenQueuedTurnThenDone(t *testing.T) {
 	if res.StatusCode != 200 {
 		t.Fatalf("status %d", res.StatusCode)
 	}
-	got := make(chan answer)
-	go func() { got <- read(res, 1<<30) }()
+	got, seen := make(chan answer), make(chan struct{})
+	go func() {
+		var r answer
+		d := uistream.NewDecoder(res.Body, 0)
+		defer res.Body.Close()
+		for {
+			e, err := d.Next()
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					r.err = err
+				}
+				got <- r
+				return
+			}
+			r.done = r.done || e.Done
+			if e.Comment == "" && !e.Done {
+				r.events = append(r.events, event{e.Name, e.ID, string(e.Data)})
+			}
+			if strings.Contains(string(e.Data), "never stored") {
+				close(seen)
+			}
+		}
+	}()
 	w.Begin(id)
 	w.Say(id, resttest.Text("a", numbered(50)...)...)
 	w.Prompt(id, "two")
 	w.End(id)
 	w.Begin(id)
 	w.Publish(id, resttest.Text("b", "never stored by the recorder")...)
+	<-seen
 	w.End(id) // the seal stores something else than was published
 	r := <-got
 	if r.err == nil {
@@ -297,7 +325,7 @@ func TestFiftyViewersSeeTheSame(t *testing.T) {
 	var wg sync.WaitGroup
 	results := make([]answer, 50)
 	for i := range results {
-		res := open(t.Context(), t, w, id, "", "")
+		res := openAs(t.Context(), t, w, resttest.Token, id, "", "")
 		wg.Go(func() { results[i] = read(res, 1<<30) })
 	}
 	for i := range 20 {
@@ -456,16 +484,54 @@ func TestLimitOfViewersHolds(t *testing.T) {
 	t.Parallel()
 	w := resttest.New(t)
 	id := w.Create("one")
-	var open100 []*http.Response
-	for range 100 {
-		open100 = append(open100, open(t.Context(), t, w, id, "", ""))
+	var all []*http.Response
+	attach := func(token string) *http.Response {
+		t.Helper()
+		url := w.URL + "/v1/agent-sessions/" + string(id)
+		ask := func(method, path string, header ...string) *http.Response {
+			r, err := http.NewRequestWithContext(t.Context(), method, url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set(header[0], header[1])
+			res, err := web.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res
+		}
+		res := ask(http.MethodPost, "/attach-ticket", "Authorization", "Bearer "+token)
+		defer res.Body.Close()
+		var made struct{ Ticket, Header string }
+		if err := json.NewDecoder(res.Body).Decode(&made); err != nil || made.Ticket == "" {
+			t.Fatal(err)
+		}
+		return ask(http.MethodGet, "/stream", made.Header, made.Ticket)
 	}
-	res := open(t.Context(), t, w, id, "", "")
-	if b, _ := io.ReadAll(res.Body); res.StatusCode != 429 || strings.TrimSpace(string(b)) != "100 viewers watch this session already." {
-		t.Errorf("the 101st: %d %q", res.StatusCode, b)
+	refused := func(what string, res *http.Response, want string) {
+		t.Helper()
+		defer res.Body.Close()
+		if b, _ := io.ReadAll(res.Body); res.StatusCode != 429 || strings.TrimSpace(string(b)) != want {
+			t.Errorf("%s: %d %q", what, res.StatusCode, b)
+		}
 	}
-	_ = res.Body.Close()
-	for _, r := range open100 {
+	for range 10 {
+		all = append(all, attach(resttest.Token))
+	}
+	refused("the 11th ticket of one identity", attach(resttest.Token), "10 streams that your tickets opened show this session already.")
+	all = append(all, attach(resttest.Guest(1)))
+	for len(all) < 100 { // tokens may be of services that serve many people
+		all = append(all, open(t.Context(), t, w, id, "", ""))
+	}
+	for _, r := range all {
+		if r.StatusCode != 200 {
+			t.Errorf("within the limits: %d", r.StatusCode)
+		}
+	}
+	const full = "100 viewers watch this session already."
+	refused("the 101st", open(t.Context(), t, w, id, "", ""), full)
+	refused("the 101st, with a ticket", attach(resttest.Guest(2)), full)
+	for _, r := range all {
 		_ = r.Body.Close()
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/hearthd/hearth/internal/audit"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/session"
+	"github.com/hearthd/hearth/internal/ticket"
 	"github.com/hearthd/hearth/internal/transcript"
 )
 
@@ -31,6 +33,9 @@ type Deps struct {
 	// [StepClone] or [StepSetup]. Nil or an empty answer: it is not known.
 	Step func(session.ID) string
 	Now  func() time.Time
+	// Tickets makes attach tickets, which are noted in Audit. Nil: there are none.
+	Tickets *ticket.Desk
+	Audit   *audit.Log
 }
 
 // Steps of a start that [Deps] tells, in order.
@@ -247,6 +252,7 @@ func Register(r *Registry, d Deps) {
 		Doc: "Fetch the packed work as a git bundle, delivered or not. It needs the commit that the session began from. Wakes nothing."}, o.bundle)
 	Add(r, Meta{Name: "capabilities", Method: http.MethodGet, Path: "/v1/capabilities", Right: RightRead, Status: http.StatusOK,
 		Doc: "What is set up on this server, and what is missing."}, o.capabilities)
+	addTickets(r, o)
 }
 
 type operations struct{ d Deps }

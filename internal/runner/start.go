@@ -299,7 +299,9 @@ func (r *Runner) setUp(ctx context.Context, b *box, s session.Session) error {
 	}
 	defer b.phase.Store(nil)
 	_, err = b.driver.Setup(ctx, req, func(ev driverapi.SetupEvent) {
-		b.phase.Store(&ev.Phase)
+		if was := b.phase.Swap(&ev.Phase); was == nil || *was != ev.Phase {
+			r.cfg.Service.Progress(&s)
+		}
 		switch {
 		case ev.Line == "":
 		case ev.Warning:
@@ -462,5 +464,5 @@ func (r *Runner) deleteSession(ctx context.Context, e session.Effect) error {
 	if err := r.cfg.Delivery.Remove(ctx, string(e.Session)); err != nil {
 		return fmt.Errorf("remove work: %w", err)
 	}
-	return r.cfg.Store.Remove(ctx, e.Session)
+	return r.cfg.Service.Remove(ctx, &a.Session)
 }

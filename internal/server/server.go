@@ -208,6 +208,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return nil
 	})
 	g.Go(func() error { return a.runner.Run(gctx) })
+	g.Go(func() error { a.attach.audit.Run(gctx); return nil })
 	g.Go(func() error { a.test.run(gctx, a.boxes, o.Log); return nil })
 	g.Go(func() error { a.tidy.run(gctx, a.test.done); return nil })
 	g.Go(func() error { return a.idleExit(gctx, o, db, stop) })
@@ -227,6 +228,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	o.Announce(address, token)
 	err = g.Wait()
+	a.attach.audit.Close(context.WithoutCancel(ctx))
 	return errors.Join(err, removeRunning(o))
 }
 
@@ -335,6 +337,7 @@ type app struct {
 	boxes   sandbox.Provider
 	test    *selfTest
 	tidy    *tidier
+	attach  attach
 	lastUse atomic.Int64 // Unix seconds of the newest request's end
 	open    atomic.Int64 // requests at work
 }
@@ -398,15 +401,19 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 		Registries: registries, AllowHosts: o.AllowHosts, AllowPrivate: o.AllowPrivate, Idle: o.Idle, MaxLive: o.MaxLive, SetupTimeout: o.SetupTimeout,
 	})
 	service.Judge, service.Work, service.Wake, service.Seal = a.runner, a.runner, a.runner.Wake, rec.Seal
-	gw := &gateway.Gateway{Hub: a.hub, Sessions: service, Now: o.Now, Log: o.Log}
+	if a.attach, err = newAttach(ctx, o, db); err != nil {
+		return nil, err
+	}
 	caps := &capabilities{o: o, boxes: boxes, agents: installer, providers: providers, live: a.runner.Live, test: a.test}
 	registry := operation.NewRegistry(operation.OwnerMay)
+	gw := &gateway.Gateway{Hub: a.hub, Sessions: service, Recheck: a.attach.recheck(registry), Audit: a.attach.audit, Now: o.Now, Log: o.Log}
 	operation.Register(registry, operation.Deps{
 		Sessions: service, Capabilities: caps.read, Isolation: string(boxes.Capabilities().Isolation), Now: o.Now,
-		Bundle: work.Bundle, Step: a.runner.StartStep,
+		Bundle: work.Bundle, Step: a.runner.StartStep, Tickets: a.attach.tickets, Audit: a.attach.audit,
 	})
 	h, err := rest.New(rest.Config{
-		Registry: registry, Stream: gw.ServeStream, Chat: gw.ServeChat, Origins: o.Origins, NewID: NewID, Log: o.Log, Version: rest.Version{Version: o.Version},
+		Registry: registry, Stream: gw.ServeStream, Chat: gw.ServeChat, Watch: gw.ServeWatch, Redeem: a.attach.tickets.Redeem, Origins: o.Origins,
+		NewID: NewID, Log: o.Log, Version: rest.Version{Version: o.Version},
 		Authenticate: func(ctx context.Context, token string) (session.Caller, error) { return authenticate(ctx, db, token) },
 		Ready: []rest.Check{
 			{Name: "store", Run: once(time.Second, o.Now, db.Ping)},
@@ -457,15 +464,6 @@ func room(dir string) error {
 		return fault.New(fault.DiskFull, "The disk of %s has %d MiB left; at least %d are needed.", dir, free>>20, leastRoom>>20)
 	}
 	return nil
-}
-
-// authenticate finds who holds a token.
-func authenticate(ctx context.Context, db *sqlite.Store, token string) (session.Caller, error) {
-	name, workspace, err := db.Token(ctx, token)
-	if err != nil {
-		return session.Caller{}, err
-	}
-	return session.Caller{Subject: name, Workspace: workspace, Author: session.Author{Name: name, Email: name + "@localhost"}}, nil
 }
 
 // selfTest is the provider's own test, run once at start.

@@ -17,6 +17,9 @@ type Caller struct {
 	Subject   string // of the token; keys of idempotency are kept per subject
 	Workspace string
 	Author    Author
+	// Credential names what the identity was proved with, so that it can be asked later
+	// whether that still holds. It is no secret.
+	Credential string
 }
 
 // Judge says at create what cannot work, before anything is stored.
@@ -66,8 +69,8 @@ type Diff struct {
 // Viewers is told of parts that a transaction appended, so that those who watch see them.
 type Viewers interface {
 	Appended(id ID, parts []transcript.Part)
-	// Changed says that something about the session changed.
-	Changed(id ID)
+	// Changed says what about the session changed.
+	Changed(workspace string, id ID, kinds ...Kind)
 }
 
 // Service is what can be done with sessions. It is the only caller of [Apply]
@@ -98,17 +101,19 @@ func (s *Service) Apply(ctx context.Context, id ID, ev Event) (Aggregate, error)
 }
 
 func (s *Service) apply(ctx context.Context, id ID, key *Key, result string, ev Event) (Result, error) {
+	var kinds []Kind
 	r, err := s.Store.Update(ctx, id, key, func(a Aggregate) (Change, error) {
 		next, effects, err := Apply(a, ev, s.now())
 		if err != nil {
 			return Change{}, err
 		}
+		kinds = changed(&a, &next)
 		return Change{Aggregate: next, Effects: s.withIDs(effects), Seal: s.Seal, Result: result}, nil
 	})
 	if err != nil {
 		return r, err
 	}
-	s.after(r)
+	s.after(r, kinds...)
 	return r, nil
 }
 
@@ -119,7 +124,7 @@ func (s *Service) withIDs(effects []Effect) []Effect {
 	return effects
 }
 
-func (s *Service) after(r Result) {
+func (s *Service) after(r Result, kinds ...Kind) {
 	if r.Replayed != "" {
 		return
 	}
@@ -127,7 +132,7 @@ func (s *Service) after(r Result) {
 	if len(r.Sealed) > 0 {
 		s.Viewers.Appended(id, r.Sealed)
 	}
-	s.Viewers.Changed(id)
+	s.Viewers.Changed(r.Aggregate.Session.Workspace, id, kinds...)
 	for _, t := range r.Aggregate.Ended {
 		s.Slog.Info("turn ended", "session", id, "turn", t.ID, "state", t.State, "end", t.End, "code", t.Code)
 		if s.Ended != nil {
@@ -226,7 +231,7 @@ func (s *Service) Create(ctx context.Context, who Caller, in CreateInput, key *K
 	if err != nil {
 		return Accepted{}, err
 	}
-	s.after(r)
+	s.after(r, changed(&Aggregate{Session: Session{Sandbox: SandboxNone}}, &a)...)
 	return s.accepted(ctx, r, result)
 }
 

@@ -154,6 +154,9 @@ func (d *Decoder) Next() (Event, error) {
 	}
 }
 
+// LastID is the newest id that was read, also one that no event came with.
+func (d *Decoder) LastID() string { return d.id }
+
 // readLine returns a line without its end: LF, CR or CRLF. After a CR it does
 // not wait for the byte behind it.
 func (d *Decoder) readLine() ([]byte, error) {

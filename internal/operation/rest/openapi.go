@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/hearthd/hearth/internal/operation"
+	"github.com/hearthd/hearth/internal/ticket"
 )
 
 // document makes the OpenAPI 3.1 document from the list of operations.
@@ -82,6 +83,7 @@ func document(reg *operation.Registry, version string) ([]byte, error) {
 	}
 	doc.AddOperation(streamOperation())
 	doc.AddOperation(chatOperation())
+	doc.AddOperation(watchOperation())
 	b, err := json.MarshalIndent(doc, "", " ")
 	if err != nil {
 		return nil, fmt.Errorf("make the OpenAPI document: %w", err)
@@ -103,6 +105,7 @@ func streamOperation() *huma.Operation {
 			{Name: "approvals", In: "query", Description: "close: the stream ends at a question that waits for an answer", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"open", "close"}}},
 			{Name: "heartbeat", In: "query", Description: "event: signs of life as visible events instead of comments", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"event"}}},
 			{Name: "Last-Event-ID", In: "header", Description: "as after, and before it", Schema: text()},
+			{Name: ticket.Header, In: "header", Description: "an attach ticket, in place of a token", Schema: text()},
 		},
 		Responses: map[string]*huma.Response{
 			"200":     {Description: "The stream", Content: map[string]*huma.MediaType{"text/event-stream": {Schema: text()}}},

@@ -22,6 +22,7 @@ import (
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/session"
+	"github.com/hearthd/hearth/internal/ticket"
 )
 
 // MaxBodyBytes is the largest request body.
@@ -33,7 +34,6 @@ const (
 	HeaderRequestID = "X-Request-Id"
 	HeaderCode      = "Hearth-Error-Code" // of a refusal whose body is only a sentence
 	HeaderTurn      = "Hearth-Turn"       // of a chat's reply: whose message it is
-	HeaderTicket    = "Hearth-Attach-Ticket"
 )
 
 // Version is what /version answers.
@@ -49,7 +49,7 @@ type Check struct {
 	Run  func(ctx context.Context) error
 }
 
-// Config is what the handler needs; every field but Ready and Origins is required.
+// Config is what the handler needs; every field but Ready, Origins, Redeem and Watch is required.
 type Config struct {
 	Registry *operation.Registry
 	// Authenticate returns who holds the token. Code: UNAUTHENTICATED.
@@ -60,6 +60,11 @@ type Config struct {
 	// Chat answers a chat's request in the same way; an error means that nothing was accepted.
 	Chat    func(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID, c operation.Chat) error
 	Origins []string // web pages that may call, as https://host[:port]; none: no page of another origin
+	// Redeem uses up an attach ticket and returns who asked for it; nil: there are none.
+	// Codes: TICKET_INVALID, UNAUTHENTICATED.
+	Redeem func(ctx context.Context, text string, id session.ID, action ticket.Action) (session.Caller, error)
+	// Watch tells what changes in the caller's workspace, as Stream does; nil: it is not told.
+	Watch   func(w http.ResponseWriter, r *http.Request, who session.Caller) error
 	Ready   []Check
 	Version Version
 	NewID   func(prefix string) string
@@ -85,6 +90,7 @@ func New(c Config) (http.Handler, error) {
 	}
 	s.mux.HandleFunc("GET "+operation.Root+"/{id}/stream", s.stream)
 	s.mux.HandleFunc("POST "+operation.Root+"/{id}/stream", s.chat)
+	s.mux.HandleFunc("GET /v1/watch", s.watch)
 	s.mux.HandleFunc("GET /openapi.json", s.document)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, map[string]bool{"ok": true}) })
 	s.mux.HandleFunc("GET /readyz", s.ready)

@@ -10,18 +10,21 @@ import (
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/session"
+	"github.com/hearthd/hearth/internal/ticket"
 )
 
 func (s *server) stream(w http.ResponseWriter, r *http.Request) {
-	who, err := s.streamCaller(r, operation.RightRead)
+	who, err := s.streamCaller(r, ticket.Watch)
 	if err == nil {
 		err = s.Stream(w, r, who, session.ID(r.PathValue("id")))
 	}
-	s.sentence(w, r, err)
+	if err != nil {
+		s.sentence(w, r, err)
+	}
 }
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request) {
-	who, err := s.streamCaller(r, operation.RightWrite)
+	who, err := s.streamCaller(r, ticket.Prompt)
 	var c operation.Chat
 	id := session.ID(r.PathValue("id"))
 	if err == nil {
@@ -30,7 +33,9 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = s.Chat(w, r, who, id, c)
 	}
-	s.sentence(w, r, err)
+	if err != nil {
+		s.sentence(w, r, err)
+	}
 }
 
 func readChat(w http.ResponseWriter, r *http.Request, id session.ID) (operation.Chat, error) {
@@ -45,30 +50,6 @@ func readChat(w http.ResponseWriter, r *http.Request, id session.ID) (operation.
 	return operation.ReadChat(id, r.Header.Get("Content-Type"), raw)
 }
 
-// streamCaller is who opens a stream, and may.
-func (s *server) streamCaller(r *http.Request, right operation.Right) (session.Caller, error) {
-	who, err := s.authenticate(r)
-	if err != nil {
-		return who, err
-	}
-	if s.Registry.Authorize == nil {
-		return who, errors.New("rest: no authorization is set")
-	}
-	return who, s.Registry.Authorize(r.Context(), who, right)
-}
-
-// sentence refuses with one plain sentence: chat clients show the body as it is.
-func (s *server) sentence(w http.ResponseWriter, r *http.Request, err error) {
-	if err == nil {
-		return
-	}
-	v := s.explain(r, err)
-	w.Header().Set(HeaderCode, v.Code)
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(statusOf(v))
-	_, _ = io.WriteString(w, v.Message+"\n") // the client may be gone
-}
-
 // crossOrigin lets pages of the given origins call (the Fetch standard, CORS
 // protocol). Cookies and other credentials of the browser are never asked for.
 func crossOrigin(h http.Handler, origins []string) http.Handler {
@@ -78,7 +59,7 @@ func crossOrigin(h http.Handler, origins []string) http.Handler {
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete},
-		AllowedHeaders: []string{"Authorization", "Content-Type", "Last-Event-ID", "User-Agent", HeaderKey, HeaderTicket},
+		AllowedHeaders: []string{"Authorization", "Content-Type", "Last-Event-ID", "User-Agent", HeaderKey, ticket.Header},
 		ExposedHeaders: []string{"X-Vercel-AI-UI-Message-Stream", HeaderCode, HeaderRequestID, HeaderTurn},
 		MaxAge:         600,
 	}).Handler(h)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthd/hearth/internal/audit"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/gateway"
 	"github.com/hearthd/hearth/internal/operation"
@@ -41,6 +42,9 @@ type World struct {
 	Hub      *gateway.Hub
 	Gateway  *gateway.Gateway
 	Log      *slog.Logger
+	Store    *sqlite.Store
+	Identity *Identity
+	Audit    *audit.Log
 	// Broken makes reads of the transcript fail while it is set.
 	Broken atomic.Bool
 	// Unready fails the readiness check while it is set.
@@ -48,9 +52,10 @@ type World struct {
 	// Step is what the start of every sandbox does; nil: not known.
 	Step atomic.Pointer[string]
 	// Cut makes bundles break off behind their first bytes while it is set.
-	Cut   atomic.Bool
-	t     testing.TB
-	parts sync.Map // session id → *atomic.Int64, the last part of its open turn
+	Cut    atomic.Bool
+	t      testing.TB
+	logged text
+	parts  sync.Map // session id → *atomic.Int64, the last part of its open turn
 }
 
 // New starts a world that ends with the test.
@@ -65,17 +70,19 @@ func New(t testing.TB) *World {
 			t.Error(err)
 		}
 	})
-	w := &World{t: t, Hub: gateway.NewHub(), Log: slog.New(slog.DiscardHandler)}
+	w := &World{t: t, Hub: gateway.NewHub(), Store: store, Identity: &Identity{}}
+	w.Log = slog.New(slog.NewTextHandler(&w.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var ids atomic.Int64
 	newID := func(prefix string) string { return fmt.Sprintf("%s_%08d", prefix, ids.Add(1)) }
 	w.Sessions = &session.Service{
 		Store: store, Log: breakable{store, &w.Broken}, Judge: judge{}, Work: work{}, Viewers: w.Hub,
 		Seal: Seal, NewID: newID, Now: time.Now, Wake: func() {}, Slog: w.Log,
 	}
-	w.Gateway = &gateway.Gateway{Hub: w.Hub, Sessions: w.Sessions, Now: time.Now, Log: w.Log}
-	registry := operation.NewRegistry(operation.OwnerMay)
+	desk := w.attach(newID)
+	w.Gateway = &gateway.Gateway{Hub: w.Hub, Sessions: w.Sessions, Recheck: w.Identity.recheck, Audit: w.Audit, Now: time.Now, Log: w.Log}
+	registry := operation.NewRegistry(w.Identity.authorize)
 	operation.Register(registry, operation.Deps{
-		Sessions: w.Sessions, Isolation: "gvisor", Now: time.Now, Bundle: w.bundle,
+		Sessions: w.Sessions, Isolation: "gvisor", Now: time.Now, Bundle: w.bundle, Tickets: desk, Audit: w.Audit,
 		Step: func(session.ID) string {
 			if p := w.Step.Load(); p != nil {
 				return *p
@@ -90,22 +97,15 @@ func New(t testing.TB) *World {
 		},
 	})
 	h, err := rest.New(rest.Config{
-		Registry: registry, Stream: w.Gateway.ServeStream, Chat: w.Gateway.ServeChat, Origins: []string{Origin}, Version: rest.Version{Version: "test"}, NewID: newID, Log: w.Log,
+		Registry: registry, Stream: w.Gateway.ServeStream, Chat: w.Gateway.ServeChat, Watch: w.Gateway.ServeWatch, Redeem: desk.Redeem,
+		Origins: []string{Origin}, Version: rest.Version{Version: "test"}, NewID: newID, Log: w.Log,
 		Ready: []rest.Check{{Name: "store", Run: func(ctx context.Context) error {
 			if w.Unready.Load() {
 				return fault.New(fault.DiskFull, "")
 			}
 			return store.Ping(ctx)
 		}}},
-		Authenticate: func(_ context.Context, token string) (session.Caller, error) {
-			switch token {
-			case Token:
-				return session.Caller{Subject: "owner", Workspace: "default", Author: session.Author{Name: "Ada", Email: "ada@example.org"}}, nil
-			case Foreign:
-				return session.Caller{Subject: "stranger", Workspace: "elsewhere", Author: session.Author{Name: "Bob"}}, nil
-			}
-			return session.Caller{}, fault.New(fault.Unauthenticated, "")
-		},
+		Authenticate: w.Identity.authenticate,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func (w *World) bundle(_ context.Context, id string, out io.Writer) error {
 
 // Owner is who holds [Token].
 func (w *World) Owner() session.Caller {
-	return session.Caller{Subject: "owner", Workspace: "default", Author: session.Author{Name: "Ada", Email: "ada@example.org"}}
+	return session.Caller{Subject: "owner", Workspace: "default", Credential: Token, Author: session.Author{Name: "Ada", Email: "ada@example.org"}}
 }
 
 // Create makes a session with a prompt.

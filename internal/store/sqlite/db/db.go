@@ -39,6 +39,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.dropKeysStmt, err = db.PrepareContext(ctx, dropKeys); err != nil {
 		return nil, fmt.Errorf("error preparing query DropKeys: %w", err)
 	}
+	if q.dropNoncesStmt, err = db.PrepareContext(ctx, dropNonces); err != nil {
+		return nil, fmt.Errorf("error preparing query DropNonces: %w", err)
+	}
 	if q.dropSessionKeysStmt, err = db.PrepareContext(ctx, dropSessionKeys); err != nil {
 		return nil, fmt.Errorf("error preparing query DropSessionKeys: %w", err)
 	}
@@ -54,20 +57,32 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.getQuestionStmt, err = db.PrepareContext(ctx, getQuestion); err != nil {
 		return nil, fmt.Errorf("error preparing query GetQuestion: %w", err)
 	}
+	if q.getServerKeyStmt, err = db.PrepareContext(ctx, getServerKey); err != nil {
+		return nil, fmt.Errorf("error preparing query GetServerKey: %w", err)
+	}
 	if q.getSessionStmt, err = db.PrepareContext(ctx, getSession); err != nil {
 		return nil, fmt.Errorf("error preparing query GetSession: %w", err)
 	}
 	if q.getTokenStmt, err = db.PrepareContext(ctx, getToken); err != nil {
 		return nil, fmt.Errorf("error preparing query GetToken: %w", err)
 	}
+	if q.getTokenByPrefixStmt, err = db.PrepareContext(ctx, getTokenByPrefix); err != nil {
+		return nil, fmt.Errorf("error preparing query GetTokenByPrefix: %w", err)
+	}
 	if q.getTurnStmt, err = db.PrepareContext(ctx, getTurn); err != nil {
 		return nil, fmt.Errorf("error preparing query GetTurn: %w", err)
+	}
+	if q.insertAuditStmt, err = db.PrepareContext(ctx, insertAudit); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertAudit: %w", err)
 	}
 	if q.insertEffectStmt, err = db.PrepareContext(ctx, insertEffect); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertEffect: %w", err)
 	}
 	if q.insertPartStmt, err = db.PrepareContext(ctx, insertPart); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertPart: %w", err)
+	}
+	if q.insertServerKeyStmt, err = db.PrepareContext(ctx, insertServerKey); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertServerKey: %w", err)
 	}
 	if q.insertSessionStmt, err = db.PrepareContext(ctx, insertSession); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertSession: %w", err)
@@ -83,6 +98,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.leasedSessionsStmt, err = db.PrepareContext(ctx, leasedSessions); err != nil {
 		return nil, fmt.Errorf("error preparing query LeasedSessions: %w", err)
+	}
+	if q.listAuditStmt, err = db.PrepareContext(ctx, listAudit); err != nil {
+		return nil, fmt.Errorf("error preparing query ListAudit: %w", err)
 	}
 	if q.listQuestionsStmt, err = db.PrepareContext(ctx, listQuestions); err != nil {
 		return nil, fmt.Errorf("error preparing query ListQuestions: %w", err)
@@ -116,6 +134,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.retryEffectStmt, err = db.PrepareContext(ctx, retryEffect); err != nil {
 		return nil, fmt.Errorf("error preparing query RetryEffect: %w", err)
+	}
+	if q.spendNonceStmt, err = db.PrepareContext(ctx, spendNonce); err != nil {
+		return nil, fmt.Errorf("error preparing query SpendNonce: %w", err)
 	}
 	if q.turnPartsStmt, err = db.PrepareContext(ctx, turnParts); err != nil {
 		return nil, fmt.Errorf("error preparing query TurnParts: %w", err)
@@ -162,6 +183,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing dropKeysStmt: %w", cerr)
 		}
 	}
+	if q.dropNoncesStmt != nil {
+		if cerr := q.dropNoncesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dropNoncesStmt: %w", cerr)
+		}
+	}
 	if q.dropSessionKeysStmt != nil {
 		if cerr := q.dropSessionKeysStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing dropSessionKeysStmt: %w", cerr)
@@ -187,6 +213,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing getQuestionStmt: %w", cerr)
 		}
 	}
+	if q.getServerKeyStmt != nil {
+		if cerr := q.getServerKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getServerKeyStmt: %w", cerr)
+		}
+	}
 	if q.getSessionStmt != nil {
 		if cerr := q.getSessionStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing getSessionStmt: %w", cerr)
@@ -197,9 +228,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing getTokenStmt: %w", cerr)
 		}
 	}
+	if q.getTokenByPrefixStmt != nil {
+		if cerr := q.getTokenByPrefixStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getTokenByPrefixStmt: %w", cerr)
+		}
+	}
 	if q.getTurnStmt != nil {
 		if cerr := q.getTurnStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing getTurnStmt: %w", cerr)
+		}
+	}
+	if q.insertAuditStmt != nil {
+		if cerr := q.insertAuditStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertAuditStmt: %w", cerr)
 		}
 	}
 	if q.insertEffectStmt != nil {
@@ -210,6 +251,11 @@ func (q *Queries) Close() error {
 	if q.insertPartStmt != nil {
 		if cerr := q.insertPartStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertPartStmt: %w", cerr)
+		}
+	}
+	if q.insertServerKeyStmt != nil {
+		if cerr := q.insertServerKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertServerKeyStmt: %w", cerr)
 		}
 	}
 	if q.insertSessionStmt != nil {
@@ -235,6 +281,11 @@ func (q *Queries) Close() error {
 	if q.leasedSessionsStmt != nil {
 		if cerr := q.leasedSessionsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing leasedSessionsStmt: %w", cerr)
+		}
+	}
+	if q.listAuditStmt != nil {
+		if cerr := q.listAuditStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing listAuditStmt: %w", cerr)
 		}
 	}
 	if q.listQuestionsStmt != nil {
@@ -290,6 +341,11 @@ func (q *Queries) Close() error {
 	if q.retryEffectStmt != nil {
 		if cerr := q.retryEffectStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing retryEffectStmt: %w", cerr)
+		}
+	}
+	if q.spendNonceStmt != nil {
+		if cerr := q.spendNonceStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing spendNonceStmt: %w", cerr)
 		}
 	}
 	if q.turnPartsStmt != nil {
@@ -361,21 +417,27 @@ type Queries struct {
 	deleteEffectStmt     *sql.Stmt
 	deleteSessionStmt    *sql.Stmt
 	dropKeysStmt         *sql.Stmt
+	dropNoncesStmt       *sql.Stmt
 	dropSessionKeysStmt  *sql.Stmt
 	dropTokensStmt       *sql.Stmt
 	dueEffectsStmt       *sql.Stmt
 	getKeyStmt           *sql.Stmt
 	getQuestionStmt      *sql.Stmt
+	getServerKeyStmt     *sql.Stmt
 	getSessionStmt       *sql.Stmt
 	getTokenStmt         *sql.Stmt
+	getTokenByPrefixStmt *sql.Stmt
 	getTurnStmt          *sql.Stmt
+	insertAuditStmt      *sql.Stmt
 	insertEffectStmt     *sql.Stmt
 	insertPartStmt       *sql.Stmt
+	insertServerKeyStmt  *sql.Stmt
 	insertSessionStmt    *sql.Stmt
 	lastPartStmt         *sql.Stmt
 	lastReachedStmt      *sql.Stmt
 	leaseEffectStmt      *sql.Stmt
 	leasedSessionsStmt   *sql.Stmt
+	listAuditStmt        *sql.Stmt
 	listQuestionsStmt    *sql.Stmt
 	listSessionsStmt     *sql.Stmt
 	nextDueStmt          *sql.Stmt
@@ -387,6 +449,7 @@ type Queries struct {
 	queuedTurnsStmt      *sql.Stmt
 	renewEffectStmt      *sql.Stmt
 	retryEffectStmt      *sql.Stmt
+	spendNonceStmt       *sql.Stmt
 	turnPartsStmt        *sql.Stmt
 	unleaseEffectsStmt   *sql.Stmt
 	updateSessionStmt    *sql.Stmt
@@ -403,21 +466,27 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		deleteEffectStmt:     q.deleteEffectStmt,
 		deleteSessionStmt:    q.deleteSessionStmt,
 		dropKeysStmt:         q.dropKeysStmt,
+		dropNoncesStmt:       q.dropNoncesStmt,
 		dropSessionKeysStmt:  q.dropSessionKeysStmt,
 		dropTokensStmt:       q.dropTokensStmt,
 		dueEffectsStmt:       q.dueEffectsStmt,
 		getKeyStmt:           q.getKeyStmt,
 		getQuestionStmt:      q.getQuestionStmt,
+		getServerKeyStmt:     q.getServerKeyStmt,
 		getSessionStmt:       q.getSessionStmt,
 		getTokenStmt:         q.getTokenStmt,
+		getTokenByPrefixStmt: q.getTokenByPrefixStmt,
 		getTurnStmt:          q.getTurnStmt,
+		insertAuditStmt:      q.insertAuditStmt,
 		insertEffectStmt:     q.insertEffectStmt,
 		insertPartStmt:       q.insertPartStmt,
+		insertServerKeyStmt:  q.insertServerKeyStmt,
 		insertSessionStmt:    q.insertSessionStmt,
 		lastPartStmt:         q.lastPartStmt,
 		lastReachedStmt:      q.lastReachedStmt,
 		leaseEffectStmt:      q.leaseEffectStmt,
 		leasedSessionsStmt:   q.leasedSessionsStmt,
+		listAuditStmt:        q.listAuditStmt,
 		listQuestionsStmt:    q.listQuestionsStmt,
 		listSessionsStmt:     q.listSessionsStmt,
 		nextDueStmt:          q.nextDueStmt,
@@ -429,6 +498,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		queuedTurnsStmt:      q.queuedTurnsStmt,
 		renewEffectStmt:      q.renewEffectStmt,
 		retryEffectStmt:      q.retryEffectStmt,
+		spendNonceStmt:       q.spendNonceStmt,
 		turnPartsStmt:        q.turnPartsStmt,
 		unleaseEffectsStmt:   q.unleaseEffectsStmt,
 		updateSessionStmt:    q.updateSessionStmt,

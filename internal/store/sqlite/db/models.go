@@ -4,6 +4,16 @@
 
 package db
 
+type Audit struct {
+	ID        string
+	At        int64
+	Workspace string
+	Subject   string
+	Action    string
+	Session   string
+	Details   string
+}
+
 type Effect struct {
 	ID         string
 	Session    string
@@ -64,6 +74,12 @@ type Server struct {
 	Fence int64
 }
 
+type ServerKey struct {
+	Name      string
+	Value     []byte
+	CreatedAt int64
+}
+
 type Session struct {
 	ID           string
 	Workspace    string
@@ -103,6 +119,11 @@ type Session struct {
 	UpdatedAt    int64
 	IdleSince    int64
 	Approvals    string
+}
+
+type TicketNonce struct {
+	Nonce   []byte
+	Expires int64
 }
 
 type Token struct {

@@ -233,6 +233,11 @@ func (c *Client) Questions(ctx context.Context, id, state string) (out []Questio
 	return list.Items, err
 }
 
+// Question reads one question.
+func (c *Client) Question(ctx context.Context, id, question string) (out Question, err error) {
+	return out, c.do(ctx, http.MethodGet, one(id)+"/questions/"+url.PathEscape(question), nil, nil, "", &out)
+}
+
 // Answer settles a question. The first answer counts; a later one is refused with QUESTION_SETTLED.
 func (c *Client) Answer(ctx context.Context, id, question string, a Answer) (out Question, err error) {
 	return out, c.do(ctx, http.MethodPost, one(id)+"/questions/"+url.PathEscape(question)+"/answer", nil, a, "", &out)

@@ -70,15 +70,15 @@ type Question struct {
 	ID         string          `json:"id"`
 	Session    string          `json:"session"`
 	Turn       string          `json:"turn"`
-	Kind       string          `json:"kind"` // permission
+	Kind       string          `json:"kind"` // permission, form
 	State      string          `json:"state"`
 	Title      string          `json:"title,omitempty"`
 	Tool       string          `json:"tool,omitempty"` // kind of the tool call
 	ToolCallID string          `json:"toolCallId,omitempty"`
 	Options    []Option        `json:"options"`
-	Detail     json.RawMessage `json:"detail,omitempty"` // input and content of the call
+	Detail     json.RawMessage `json:"detail,omitempty"` // input and content of the call; of a form its message and schema
 	AskedAt    time.Time       `json:"askedAt"`
-	Deadline   time.Time       `json:"deadline"` // unanswered by then it counts as denied
+	Deadline   time.Time       `json:"deadline"` // unanswered by then it counts as denied, a form as declined
 	Verdict    string          `json:"verdict,omitempty"`
 	Option     string          `json:"option,omitempty"`
 	Message    string          `json:"message,omitempty"`
@@ -95,11 +95,13 @@ type Option struct {
 }
 
 // Answer to a question. Verdict is allow or deny, and may be empty where Option, the id
-// of one of the question's options, says it.
+// of one of the question's options, says it. A form's is accept, decline or cancel.
 type Answer struct {
 	Verdict string `json:"verdict,omitempty"`
 	Option  string `json:"option,omitempty"`
-	Message string `json:"message,omitempty"`
+	// Content is a JSON object with the values of a form that is accepted.
+	Content json.RawMessage `json:"content,omitempty"`
+	Message string          `json:"message,omitempty"`
 }
 
 // Delivery is what became of a turn's work. State is pushed, no_changes, held,

@@ -11,8 +11,16 @@ import (
 type Client struct{ *Conn }
 
 func ask[R any](ctx context.Context, c *Conn, method string, params any) (R, error) {
+	return askThen[R](ctx, c, method, params, nil)
+}
+
+func askThen[R any](ctx context.Context, c *Conn, method string, params any, over func()) (R, error) {
 	var r R
-	raw, err := c.Call(ctx, method, params)
+	var then func(json.RawMessage, error)
+	if over != nil {
+		then = func(json.RawMessage, error) { over() }
+	}
+	raw, err := c.CallThen(ctx, method, params, then)
 	if err != nil {
 		return r, err
 	}
@@ -67,10 +75,16 @@ func (c Client) CloseSession(ctx context.Context, sessionID string) error {
 // Prompt runs a turn. Whatever the agent sent before its end was handled when
 // Prompt returns.
 func (c Client) Prompt(ctx context.Context, r PromptRequest) (PromptResponse, error) {
+	return c.PromptThen(ctx, r, nil)
+}
+
+// PromptThen is Prompt with a function that is called at its end, before anything that the
+// agent sent behind the answer is handled. It must not wait; see [Conn.CallThen].
+func (c Client) PromptThen(ctx context.Context, r PromptRequest, over func()) (PromptResponse, error) {
 	if r.Prompt == nil {
 		r.Prompt = []ContentBlock{}
 	}
-	return ask[PromptResponse](ctx, c.Conn, MethodSessionPrompt, r)
+	return askThen[PromptResponse](ctx, c.Conn, MethodSessionPrompt, r, over)
 }
 
 // Cancel asks the agent to end the turn; the prompt's answer tells when it did.

@@ -311,3 +311,29 @@ type SessionNotification struct {
 	Update    json.RawMessage `json:"update"`
 	Meta      json.RawMessage `json:"_meta,omitempty"`
 }
+
+// ElicitationRequest asks a person for values. It belongs to a session, or to a request of
+// the client's when SessionID is empty.
+type ElicitationRequest struct {
+	SessionID  string          `json:"sessionId"`
+	ToolCallID string          `json:"toolCallId,omitempty"`
+	Mode       string          `json:"mode"` // form, url, or one to come
+	Message    string          `json:"message"`
+	Schema     json.RawMessage `json:"requestedSchema,omitempty"` // of a form, JSON text
+}
+
+// ElicitationForm is the mode that asks by a form.
+const ElicitationForm = "form"
+
+// ElicitationResponse answers it. Content is there with accept only.
+type ElicitationResponse struct {
+	Action  string          `json:"action"`
+	Content json.RawMessage `json:"content,omitempty"`
+}
+
+// Actions of an elicitation's answer.
+const (
+	ElicitAccept  = "accept"
+	ElicitDecline = "decline"
+	ElicitCancel  = "cancel"
+)

@@ -54,10 +54,12 @@ type Policy struct {
 
 // Rule applies to a wish when all that it names fits. A rule that names nothing is refused.
 type Rule struct {
-	Kind    string  `json:"kind,omitempty"`
-	Name    string  `json:"name,omitempty"`    // of the tool, as the agent calls it, letters' case aside
-	Path    string  `json:"path,omitempty"`    // the wish's paths, or a folder above each of them; relative ones are below the work tree
-	Command string  `json:"command,omitempty"` // beginning of the command, whole words
+	Kind string `json:"kind,omitempty"`
+	Name string `json:"name,omitempty"` // of the tool, as the agent calls it, letters' case aside
+	Path string `json:"path,omitempty"` // the wish's paths, or a folder above each of them; relative ones are below the work tree
+	// Command is the beginning of the command, whole words. To ask or deny, a first word
+	// without a folder also means the program of that name in any folder.
+	Command string  `json:"command,omitempty"`
 	Do      Verdict `json:"do"`
 }
 
@@ -235,7 +237,7 @@ func (r Rule) fits(w Wish) (fits, unknown bool) {
 		if len(w.Commands) == 0 {
 			return false, w.Opaque
 		}
-		if !begins(w.Commands[0], r.Command) {
+		if !begins(w.Commands[0], r.Command, r.Do != Allow) {
 			return false, w.Opaque
 		}
 	}
@@ -271,10 +273,18 @@ func under(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
 
-// begins tells whether a command begins with words.
-func begins(have []string, words string) bool {
+// begins tells whether a command begins with words; anywhere: in whichever folder its
+// program is.
+func begins(have []string, words string, anywhere bool) bool {
 	want := strings.Fields(words)
-	return len(have) >= len(want) && slices.Equal(have[:len(want)], want)
+	if len(have) < len(want) {
+		return false
+	}
+	first := have[0]
+	if anywhere && !strings.Contains(want[0], "/") {
+		first = path.Base(first)
+	}
+	return first == want[0] && slices.Equal(have[1:len(want)], want[1:])
 }
 
 func stricter(a, b Verdict) Verdict {

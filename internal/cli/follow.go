@@ -29,7 +29,8 @@ type following struct {
 	out      sink
 	now      func() time.Time
 
-	stop bool // an interrupt stops the turn instead of asking
+	stop   bool    // an interrupt stops the turn instead of asking
+	asking *asking // what is put to the person; nil: nothing is
 
 	stopping bool // that was done; of follow's goroutine, as the next
 	limited  bool // the deadline has passed before the turn's end
@@ -45,7 +46,7 @@ type following struct {
 
 // follow shows the conversation and returns the exit status.
 func (a *app) follow(ctx context.Context, f *following) (int, error) {
-	f.message, f.now = map[int64]string{}, a.Now
+	f.message, f.now, f.asking = map[int64]string{}, a.Now, a.asks(f.out)
 	f.options.States = true
 	if a.GiveUp > 0 {
 		f.c.GiveUp = a.GiveUp
@@ -70,6 +71,7 @@ func (a *app) follow(ctx context.Context, f *following) (int, error) {
 		late = t.C
 	}
 	for {
+		leave := false
 		select {
 		case err := <-ended:
 			if err != nil && !errors.Is(err, errEnough) {
@@ -86,31 +88,45 @@ func (a *app) follow(ctx context.Context, f *following) (int, error) {
 			late = f.tooLate(ctx, a)
 		case <-signals:
 			f.mu.Lock() // nothing is shown while a question is
-			leave, err := f.stopping, error(nil)
-			if f.stop && !leave {
-				f.stopping = true
-				err = a.stopTurn(ctx, f)
-			} else if !leave {
-				leave, err = a.interrupted(ctx, f, signals)
-			}
-			if leave {
-				f.out.detached(&f.session)
-			}
+			leave = a.signaled(ctx, f, signals)
 			f.mu.Unlock()
-			if err != nil {
-				a.note("%s", sanitizeBlock(err.Error()))
-			}
-			if leave {
-				cancel()
-				<-watched
-				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, errEnough) {
-					a.note("%s", sanitizeBlock(err.Error()))
-				}
-				a.note("Detached; the turn goes on. See it again: %s attach %s", a.self(), sanitizeLine(f.session.ID))
-				return exitDetached, nil
+		case <-f.asking.woken():
+			f.mu.Lock()
+			var passed bool
+			leave, passed = a.askPerson(ctx, f, signals, late, ended)
+			f.mu.Unlock()
+			if passed {
+				late = f.tooLate(ctx, a)
 			}
 		}
+		if leave {
+			cancel()
+			<-watched
+			if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, errEnough) {
+				a.note("%s", sanitizeBlock(err.Error()))
+			}
+			a.note("Detached; the turn goes on. See it again: %s attach %s", a.self(), sanitizeLine(f.session.ID))
+			return exitDetached, nil
+		}
 	}
+}
+
+// signaled does what an interrupt means, and says whether the person goes. Called with f.mu held.
+func (a *app) signaled(ctx context.Context, f *following, signals <-chan os.Signal) (leave bool) {
+	leave, err := f.stopping, error(nil)
+	if f.stop && !leave {
+		f.stopping = true
+		err = a.stopTurn(ctx, f)
+	} else if !leave {
+		leave, err = a.interrupted(ctx, f, signals)
+	}
+	if leave {
+		f.out.detached(&f.session)
+	}
+	if err != nil {
+		a.note("%s", sanitizeBlock(err.Error()))
+	}
+	return leave
 }
 
 // goOn adds to the error of a stream that has given up how to go on.
@@ -234,6 +250,7 @@ func (f *following) pass(e client.Event) error {
 	if err := f.out.event(e); err != nil {
 		return err
 	}
+	f.asking.noticed(e)
 	if f.turn != "" && e.Type == string(uistream.TypeFinish) {
 		return errEnough
 	}

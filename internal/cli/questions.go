@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,7 +21,8 @@ func (a *app) questionsCmd() *cobra.Command {
 		Use:   "questions [SESSION]",
 		Short: "List what the agent asks",
 		Long: `List the questions that wait for an answer: an agent whose session asks
-(--approvals) waits until somebody has answered, for at most a day. ` + newestRule,
+(--approvals) waits until somebody has answered, for at most a day. Those of a form
+come with its fields. ` + newestRule,
 		Example: "  hearth questions\n  hearth questions ses_01J… --all",
 		Args:    oneSession,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,6 +72,9 @@ func (a *app) question(q *client.Question) {
 	if q.State != "pending" {
 		return
 	}
+	if q.Kind == "form" {
+		a.fields(q)
+	}
 	for _, o := range q.Options {
 		a.print("    %s (%s)  %s\n", sanitizeLine(o.ID), sanitizeLine(o.Kind), sanitizeLine(o.Name))
 	}
@@ -83,58 +89,61 @@ func firstOf(list ...string) string {
 	return ""
 }
 
+// verdicts are the words of answers.
+var verdicts = []string{"allow", "deny", "accept", "decline", "cancel"}
+
 func (a *app) answerCmd() *cobra.Command {
-	var question string
+	var question, file string
+	var fields []string
 	var in client.Answer
 	cmd := &cobra.Command{
-		Use:   "answer [SESSION] allow|deny",
+		Use:   "answer [SESSION] allow|deny|accept|decline|cancel",
 		Short: "Answer what the agent asks",
 		Long: `Answer the question that waits in a session. The first answer counts, whoever gives
-it. Where several wait, --question names one. ` + newestRule,
-		Example: "  hearth answer allow\n  hearth answer ses_01J… deny --message 'Not on this branch.'\n  hearth answer --option allow_always",
+it. Where several wait, --question names one. ` + newestRule + `
+
+A permission is answered with allow or deny. A form is accepted with its values
+(--field or --json), declined (you do not say it), or canceled (you want none of what
+it is about). ‘hearth questions’ lists the fields. The values go to the agent, which may
+repeat them in the conversation; Hearth itself keeps only which fields were filled in.`,
+		Example: "  hearth answer allow\n  hearth answer ses_01J… deny --message 'Not on this branch.'\n  hearth answer --option allow_always\n" +
+			"  hearth answer --field database=postgres --field port=5432\n  hearth answer accept --json values.json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 2 {
-				return misused("%q is too much: the command takes a session and allow or deny", args[2])
+				return misused("%q is too much: the command takes a session and one verdict", args[2])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if n := len(args); n > 0 && (args[n-1] == "allow" || args[n-1] == "deny") {
+			ctx := cmd.Context()
+			if n := len(args); n > 0 && slices.Contains(verdicts, args[n-1]) {
 				in.Verdict, args = args[n-1], args[:n-1]
 			}
-			if in.Verdict == "" && in.Option == "" {
-				return misused("say allow or deny, or --option with the id of one of the question's options")
+			if len(fields) > 0 && file != "" {
+				return misused("--field and --json do not go together")
+			}
+			if in.Verdict == "" && in.Option == "" && len(fields) == 0 && file == "" {
+				return misused("say allow or deny, or --option with the id of one of the question's options; of a form --field, --json, decline or cancel")
 			}
 			if len(args) > 1 {
-				return misused("%q is neither allow nor deny", args[1])
+				return misused("%q is neither allow nor deny, nor accept, decline or cancel", args[1])
 			}
-			c, err := a.connect(cmd.Context())
+			c, err := a.connect(ctx)
 			if err != nil {
 				return err
 			}
-			id, err := a.sessionOf(cmd.Context(), c, args, false)
+			id, err := a.sessionOf(ctx, c, args, false)
 			if err != nil {
 				return err
 			}
-			if question == "" {
-				list, err := c.Questions(cmd.Context(), id, "pending")
-				if err != nil {
-					return err
-				}
-				switch len(list) {
-				case 0:
-					return fault.New(fault.QuestionNotFound, "Nothing waits for an answer in %s.", id)
-				case 1:
-					question = list[0].ID
-				default:
-					for i := range list {
-						a.question(&list[i])
-					}
-					return misused("%d questions wait: name one with --question", len(list))
-				}
-			}
-			q, err := c.Answer(cmd.Context(), id, question, in)
+			q, err := a.oneQuestion(ctx, c, id, question)
 			if err != nil {
+				return err
+			}
+			if err := a.fill(&q, &in, fields, file); err != nil {
+				return err
+			}
+			if q, err = c.Answer(ctx, id, q.ID, in); err != nil {
 				return err
 			}
 			a.print("%s: %s.\n", sanitizeLine(q.ID), sanitizeLine(q.Verdict))
@@ -143,8 +152,31 @@ it. Where several wait, --question names one. ` + newestRule,
 	}
 	cmd.Flags().StringVar(&question, "question", "", "question id (default: the only one that waits)")
 	cmd.Flags().StringVar(&in.Option, "option", "", "choose this option of the question")
+	cmd.Flags().StringArrayVar(&fields, "field", nil, "`NAME=VALUE` of a form, repeatable; the same name again for several choices; a field not named has its default")
+	cmd.Flags().StringVar(&file, "json", "", "`FILE` with the form's values as a JSON object; - is standard input")
 	cmd.Flags().StringVar(&in.Message, "message", "", "a word to it, kept with the question")
 	return cmd
+}
+
+// oneQuestion is the question that was named, or the only one that waits.
+func (a *app) oneQuestion(ctx context.Context, c *client.Client, id, question string) (client.Question, error) {
+	if question != "" {
+		return c.Question(ctx, id, question)
+	}
+	list, err := c.Questions(ctx, id, "pending")
+	if err != nil {
+		return client.Question{}, err
+	}
+	switch len(list) {
+	case 0:
+		return client.Question{}, fault.New(fault.QuestionNotFound, "Nothing waits for an answer in %s.", id)
+	case 1:
+		return list[0], nil
+	}
+	for i := range list {
+		a.question(&list[i])
+	}
+	return client.Question{}, misused("%d questions wait: name one with --question", len(list))
 }
 
 // approvals reads the flag --approvals: a keyword, or a file with rules as JSON.
@@ -171,13 +203,22 @@ func approvals(flag string) (json.RawMessage, error) {
 // asked is the line for a question that waits.
 func (t *textSink) asked(p partFields) {
 	var d struct {
-		Title   string          `json:"title"`
 		Kind    string          `json:"kind"`
+		Title   string          `json:"title"`
+		Message string          `json:"message"`
 		Outcome json.RawMessage `json:"outcome"`
 	}
 	if json.Unmarshal(p.Data, &d) != nil || len(d.Outcome) > 0 {
 		return // how it was settled is seen from what follows
 	}
-	t.line("%s", t.st.bold("? The agent asks: "+clip(sanitizeLine(firstOf(d.Title, d.Kind, "may it go on")), 160)))
-	t.line("%s", t.st.dim(fmt.Sprintf("  %s answer %s allow | deny", t.self, t.id)))
+	title, _, _ := strings.Cut(strings.TrimSpace(d.Message), "\n")
+	t.line("%s", t.st.bold("? The agent asks: "+clip(sanitizeLine(firstOf(title, d.Title, d.Kind, "may it go on")), 160)))
+	switch {
+	case t.asks: // the person is asked at once
+		t.askedLast = p.ID
+	case d.Kind == "form":
+		t.line("%s", t.st.dim(fmt.Sprintf("  %s answer %s accept --field NAME=VALUE | decline | cancel", t.self, t.id)))
+	default:
+		t.line("%s", t.st.dim(fmt.Sprintf("  %s answer %s allow | deny", t.self, t.id)))
+	}
 }

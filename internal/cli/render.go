@@ -71,6 +71,9 @@ type textSink struct {
 	remedy func(code string, details map[string]any, own string) string // nil: the server's own
 	brief  bool                                                         // nothing is said of what to try next
 	broken bool                                                         // the connection broke, which was told
+	asks   bool                                                         // what the agent asks is put to the person
+
+	askedLast string // the question whose line is the last one
 
 	column  bool   // the cursor is behind text
 	pending string // the call whose line may still be written over
@@ -92,6 +95,7 @@ func newTextSink(w io.Writer, st style, live bool, now func() time.Time, self st
 }
 
 func (t *textSink) write(s string) {
+	t.askedLast = ""
 	if t.err == nil && s != "" {
 		_, t.err = io.WriteString(t.w, s)
 	}
@@ -127,6 +131,7 @@ func (t *textSink) session(s *client.Session) {
 
 // partFields are the fields of all parts that are shown.
 type partFields struct {
+	ID             string          `json:"id"`
 	Delta          string          `json:"delta"`
 	ToolCallID     string          `json:"toolCallId"`
 	ToolName       string          `json:"toolName"`
@@ -183,7 +188,7 @@ func (t *textSink) event(e client.Event) error {
 		t.toolEnds(p, t.st.bad("✗"), clip(sanitizeLine(p.ErrorText), 120))
 	case uistream.TypeToolOutputDenied:
 		t.toolEnds(p, t.st.bad("✗"), "denied")
-	case uistream.DataType(uistream.DataPermission):
+	case uistream.DataType(uistream.DataPermission), uistream.DataType(uistream.DataQuestion):
 		t.asked(p)
 	case uistream.DataType(uistream.DataPlan):
 		t.showPlan(p.Data)

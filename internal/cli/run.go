@@ -69,6 +69,9 @@ works in an empty scratch folder. Ctrl-C asks whether to detach or to stop; the
 turn goes on when the command or its terminal goes away. For scripts there is
 --stop-on-interrupt: Ctrl-C or SIGTERM stops the turn and waits for its end.
 
+What the agent asks (--approvals) is put to you on a terminal: answer by number, or
+Enter leaves it open for ‘hearth answer’. Elsewhere it is shown how to answer.
+
 --limit covers everything that you wait for: a server that is started, the
 sandbox, the repository's setup, the agent's work. Then the turn is stopped and
 its work kept. The server holds every turn of the session to the same limit,
@@ -242,7 +245,8 @@ func (a *app) attachCmd() *cobra.Command {
 		Short: "Watch a session: its whole conversation, then live",
 		Long: `Show a session's conversation from its beginning and go on live until nothing is
 accepted any more; each turn's end is shown. Many may watch at once; leaving
-cancels nothing. ` + newestRule + `
+cancels nothing. On a terminal what the agent asks is put to you, until somebody has
+answered. ` + newestRule + `
 
 With --json each line is an object; its "event" is session, connection, start (of a
 sandbox that takes long), part, reset, turn (its end), detached or end.

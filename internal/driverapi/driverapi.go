@@ -177,6 +177,7 @@ type AgentRequest struct {
 	Dir         string        `json:"dir"`
 	Files       []File        `json:"files,omitempty"`
 	AuthMethod  string        `json:"authMethod,omitempty"` // sent when the agent asks for authentication
+	Forms       bool          `json:"forms,omitempty"`      // the agent is told that it may ask by forms
 	Timeout     time.Duration `json:"timeout"`              // until initialize is answered
 }
 
@@ -292,7 +293,8 @@ type CancelRequest struct {
 }
 
 // QuestionID names the n-th question of a turn, n from 1. A question is shown by the part
-// data-permission whose id this is; the part comes again with an outcome once it is settled.
+// data-permission, a form by data-question, whose id this is; the part comes again with an
+// outcome once it is settled.
 func QuestionID(turn string, n int64) string {
 	return fmt.Sprintf("qst_%s-%d", strings.TrimPrefix(turn, "trn_"), n)
 }
@@ -300,8 +302,12 @@ func QuestionID(turn string, n int64) string {
 // AnswerRequest settles a question of a turn.
 type AnswerRequest struct {
 	Question string `json:"question"`
-	Allow    bool   `json:"allow"`            // else it is denied
+	Allow    bool   `json:"allow"`            // else it is denied; a form: it is accepted, else declined
 	Option   string `json:"option,omitempty"` // id of the option to choose; empty: one that fits Allow
+	// Of a form: its values when it is accepted, JSON object, and whether it is canceled
+	// rather than declined.
+	Content json.RawMessage `json:"content,omitempty"`
+	Cancel  bool            `json:"cancel,omitempty"`
 }
 
 // PackRequest packs the work tree. A final pack commits what is uncommitted on

@@ -15,16 +15,16 @@ type QuestionView struct {
 	ID        string           `json:"id"`
 	Session   string           `json:"session"`
 	Turn      string           `json:"turn"`
-	Kind      string           `json:"kind" doc:"permission: may the agent do this?"`
+	Kind      string           `json:"kind" doc:"permission: may the agent do this? form: what the agent wants to know"`
 	State     string           `json:"state" doc:"pending, answered, expired or canceled"`
 	Title     string           `json:"title,omitempty"`
 	Tool      string           `json:"tool,omitempty" doc:"kind of the tool call: read, edit, delete, move, search, execute, think, fetch, switch_mode or other"`
 	ToolCall  string           `json:"toolCallId,omitempty"`
 	Options   []session.Option `json:"options" doc:"answers that the agent offers; kind is allow_once, allow_always, reject_once or reject_always"`
-	Detail    any              `json:"detail,omitempty" doc:"input and content of the tool call"`
+	Detail    any              `json:"detail,omitempty" doc:"of a permission: input and content of the tool call; of a form: its message and its schema, a flat JSON schema"`
 	AskedAt   time.Time        `json:"askedAt"`
-	Deadline  time.Time        `json:"deadline" doc:"unanswered by then it counts as denied"`
-	Verdict   string           `json:"verdict,omitempty" doc:"allow or deny"`
+	Deadline  time.Time        `json:"deadline" doc:"unanswered by then it counts as denied, a form as declined"`
+	Verdict   string           `json:"verdict,omitempty" doc:"allow or deny; of a form accept, decline or cancel"`
 	Option    string           `json:"option,omitempty" doc:"id of the option that was chosen"`
 	Message   string           `json:"message,omitempty"`
 	By        string           `json:"by,omitempty" doc:"who answered"`
@@ -53,8 +53,9 @@ type QuestionInput struct {
 type AnswerInput struct {
 	ID       string `json:"id" maxLength:"100"`
 	Question string `json:"question" maxLength:"100" doc:"question id"`
-	Verdict  string `json:"verdict,omitempty" enum:"allow,deny" doc:"may be left out where option says it"`
+	Verdict  string `json:"verdict,omitempty" enum:"allow,deny,accept,decline,cancel" doc:"of a permission allow or deny, and it may be left out where option says it; of a form accept (with content), decline or cancel"`
 	Option   string `json:"option,omitempty" maxLength:"1024" doc:"id of one of the question's options; left out: the one that fits the verdict and lasts the shortest"`
+	Content  Object `json:"content,omitempty" doc:"an object with the values of a form that is accepted, by the names of its fields; not kept once the agent has it"`
 	Message  string `json:"message,omitempty" maxLength:"4096" doc:"kept with the question"`
 }
 
@@ -98,7 +99,8 @@ func (o operations) question(ctx context.Context, c Call, in QuestionInput) (Que
 }
 
 func (o operations) answer(ctx context.Context, c Call, in AnswerInput) (QuestionView, error) {
-	q, err := o.d.Sessions.Answer(ctx, c.Caller, session.ID(in.ID), session.QuestionID(in.Question), session.AnswerInput{Verdict: in.Verdict, Option: in.Option, Message: in.Message})
+	q, err := o.d.Sessions.Answer(ctx, c.Caller, session.ID(in.ID), session.QuestionID(in.Question),
+		session.AnswerInput{Verdict: in.Verdict, Option: in.Option, Content: string(in.Content), Message: in.Message})
 	if err != nil {
 		return QuestionView{}, err
 	}

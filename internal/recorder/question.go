@@ -37,6 +37,11 @@ type permission struct {
 	} `json:"outcome"`
 }
 
+// asks tells whether a part shows a question.
+func asks(p uistream.Part) bool {
+	return p.Type == uistream.DataType(uistream.DataPermission) || p.Type == uistream.DataType(uistream.DataQuestion)
+}
+
 // question stores the part that shows a question, and then tells the session: who lists
 // questions finds no more than who watches has seen.
 func (w *turn) question(ctx context.Context, p uistream.Part) error {
@@ -47,7 +52,7 @@ func (w *turn) question(ctx context.Context, p uistream.Part) error {
 	return w.tell(ctx, p)
 }
 
-// tell says to the session what a data-permission part shows. Twice is fine.
+// tell says to the session what a part with a question shows. Twice is fine.
 func (w *turn) tell(ctx context.Context, p uistream.Part) error {
 	id := p.Text("id")
 	number, err := strconv.ParseInt(id[strings.LastIndexByte(id, '-')+1:], 10, 64)
@@ -55,6 +60,9 @@ func (w *turn) tell(ctx context.Context, p uistream.Part) error {
 		return w.refuse(ctx, fmt.Sprintf("%.80q is not the id of a question of this turn", id))
 	}
 	raw, _ := p.Field("data")
+	if p.Type == uistream.DataType(uistream.DataQuestion) {
+		return w.tellForm(ctx, id, number, raw)
+	}
 	var d permission
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return w.refuse(ctx, fmt.Sprintf("the question %s cannot be read", id))
@@ -66,7 +74,7 @@ func (w *turn) tell(ctx context.Context, p uistream.Part) error {
 		return w.apply(ctx, session.QuestionWithdrawn{ID: session.QuestionID(id)})
 	}
 	q := session.Question{
-		Turn: w.t.ID, Number: number, Kind: session.QuestionPermission, Title: w.mask.Text(clip(d.Title, maxTitle)),
+		Turn: w.t.ID, Number: number, Kind: session.QuestionPermission, Title: clip(w.mask.Text(d.Title), maxTitle),
 		Tool: clip(d.Kind, 32), ToolCall: clip(d.ToolCallID, 512), Options: []session.Option{},
 	}
 	if len(d.Options) > maxOptions {
@@ -76,7 +84,7 @@ func (w *turn) tell(ctx context.Context, p uistream.Part) error {
 		if !slices.Contains([]string{acp.AllowOnce, acp.AllowAlways, acp.RejectOnce, acp.RejectAlways}, o.Kind) || o.OptionID == "" || len(o.OptionID) > maxTitle {
 			continue // nobody could tell what it means
 		}
-		q.Options = append(q.Options, session.Option{ID: o.OptionID, Name: w.mask.Text(clip(o.Name, maxTitle)), Kind: o.Kind})
+		q.Options = append(q.Options, session.Option{ID: o.OptionID, Name: clip(w.mask.Text(o.Name), maxTitle), Kind: o.Kind})
 	}
 	detail, err := json.Marshal(map[string]json.RawMessage{"input": d.Input, "content": d.Content})
 	if err != nil {

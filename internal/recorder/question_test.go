@@ -73,3 +73,75 @@ func TestQuestionOfADriverThatLies(t *testing.T) {
 		}
 	}
 }
+
+// A form is told to the session with its schema in the form's own words, masked; its
+// answer is nothing new to the session, and one that is taken back is told.
+func TestFormIsTold(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	form := func(n int64, outcome string) driverapi.Record {
+		return part(n, raw(`{"type":"data-question","id":"qst_1-1","data":{"kind":"form","message":"Use `+secret+`?\nThink.","schema":{"properties":{"b":{"type":"string","default":"`+secret+`"},"a":{"type":"boolean","odd":1}}}`+outcome+`}}`))
+	}
+	records := []driverapi.Record{part(1, raw(`{"type":"start","messageId":"trn_1"}`)), part(2, raw(`{"type":"start-step"}`)), {N: 2, Sent: true}, form(3, "")}
+	for range 2 {
+		if err := record(t, w, &driver{records: records, err: errors.New("cut")}); err == nil {
+			t.Fatal("a log without an end was taken for whole")
+		}
+	}
+	q, n := find[session.QuestionAsked](w.events)
+	want := `{"message":"Use [masked]?\nThink.","schema":{"type":"object","properties":{"b":{"type":"string","default":"[masked]"},"a":{"type":"boolean"}}}}`
+	if n != 2 || q.Question.Kind != session.QuestionForm || q.Question.Title != "Use [masked]?" || q.Question.Detail != want || len(w.stored) != 3 {
+		t.Fatalf("%d times %+v, %d stored", n, q.Question, len(w.stored))
+	}
+	if s := fmt.Sprint(w.events, w.stored); strings.Contains(s, secret) {
+		t.Errorf("a secret is in it: %s", s)
+	}
+	for outcome, back := range map[string]int{
+		`,"outcome":{"accepted":true,"answered":true,"fields":["a"]}`: 0, `,"outcome":{"canceled":true,"answered":true}`: 0, `,"outcome":{"canceled":true}`: 1,
+	} {
+		w := &world{}
+		if err := record(t, w, &driver{records: append(records[:4:4], form(4, outcome)), err: errors.New("cut")}); err == nil {
+			t.Fatal("a log without an end was taken for whole")
+		}
+		if _, n := find[session.QuestionWithdrawn](w.events); n != back {
+			t.Errorf("%s: %d times taken back", outcome, n)
+		}
+	}
+}
+
+// A form that is none is not believed.
+func TestFormOfADriverThatLies(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{`7`, `{"schema":7}`, `{"schema":{"properties":{"a":{"type":"object"}}}}`, `{"message":"x"}`} {
+		w := &world{}
+		_ = record(t, w, &driver{records: []driverapi.Record{
+			part(1, raw(`{"type":"start","messageId":"trn_1"}`)), part(2, raw(`{"type":"start-step"}`)), {N: 2, Sent: true},
+			part(3, raw(`{"type":"data-question","id":"qst_1-1","data":`+data+`}`)),
+		}, err: errors.New("cut")}) // that it is cut is not the matter here
+		if _, n := find[session.QuestionAsked](w.events); n != 0 {
+			t.Errorf("%s: it was asked", data)
+		}
+		if f, n := find[session.FailAsked](w.events); n != 1 || f.Code != "DRIVER_INVALID" {
+			t.Errorf("%s: %d times %+v", data, n, f)
+		}
+	}
+}
+
+// A text is cut between two characters, and no secret is cut in two.
+func TestQuestionTextIsCut(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	title := strings.Repeat("é", 505) + "x" + secret // the cut at 1024 bytes would be in the secret
+	data := `{"toolCallId":"c","title":"` + title + `","kind":"execute","options":[{"optionId":"y","name":"` + "x" + strings.Repeat("é", 600) + `","kind":"allow_once"}]}`
+	_ = record(t, w, &driver{records: asking("qst_1-1", data), err: errors.New("cut")}) // that it is cut is not the matter here
+	q, n := find[session.QuestionAsked](w.events)
+	if n != 1 {
+		t.Fatalf("asked %d times", n)
+	}
+	if got, want := q.Question.Title, strings.Repeat("é", 505)+"x[masked]"; got != want {
+		t.Errorf("title ends as %q", got[len(got)-30:])
+	}
+	if got, want := q.Question.Options[0].Name, "x"+strings.Repeat("é", 511); got != want {
+		t.Errorf("name has %d bytes and ends as %q", len(got), got[len(got)-6:])
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
@@ -147,7 +148,7 @@ func (w *turn) restore(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("stored part %s: %w", p.Cursor, err)
 			}
-			if part.Type == uistream.DataType(uistream.DataPermission) { // told before, unless the server was killed between the two
+			if asks(part) { // told before, unless the server was killed between the two
 				if err := w.tell(ctx, part); err != nil {
 					return err
 				}
@@ -219,7 +220,7 @@ func (w *turn) record(ctx context.Context, rec driverapi.Record) error {
 			if len(w.rung.Failed) > 0 {
 				failed := make([]string, 0, len(w.rung.Failed))
 				for _, f := range w.rung.Failed {
-					failed = append(failed, w.mask.Text(clip(f, 500)))
+					failed = append(failed, clip(w.mask.Text(f), 500))
 				}
 				b, err := json.Marshal(failed)
 				if err != nil {
@@ -243,11 +244,15 @@ func (w *turn) record(ctx context.Context, rec driverapi.Record) error {
 	return nil
 }
 
+// clip cuts a text between two characters.
 func clip(s string, max int) string {
-	if len(s) > max {
-		return s[:max]
+	if len(s) <= max {
+		return s
 	}
-	return s
+	for max > 0 && !utf8.RuneStart(s[max]) {
+		max--
+	}
+	return s[:max]
 }
 
 func (w *turn) part(ctx context.Context, rec driverapi.Record) error {
@@ -272,7 +277,7 @@ func (w *turn) part(ctx context.Context, rec driverapi.Record) error {
 	}
 	w.n = rec.N
 	w.ready(w.mask.Add(rec.N, rec.Part))
-	if p.Type == uistream.DataType(uistream.DataPermission) {
+	if asks(p) {
 		if err := w.question(ctx, p); err != nil {
 			return err
 		}
@@ -368,7 +373,7 @@ func (w *turn) done(ctx context.Context, e *driverapi.End, truncated string) err
 		ev.Outcome, ev.Code = driverapi.OutcomeFailed, fault.ModelFailed
 		ev.Message = fmt.Sprintf("The model provider answered with status %d, and the agent gave up.", told.Status)
 	} else if ev.Outcome == driverapi.OutcomeFailed {
-		ev.Message = w.mask.Text(clip(e.Message, 2000))
+		ev.Message = clip(w.mask.Text(e.Message), 2000)
 		if fault.Lookup(ev.Code).Code != ev.Code || ev.Code == "" {
 			ev.Code = fault.AgentFailed
 		}

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/hearthd/hearth/internal/driverapi"
@@ -34,12 +35,20 @@ func (r *Runner) answerQuestion(ctx context.Context, e session.Effect) error {
 	defer cancel()
 	c, drop := b.call(c)
 	defer drop()
-	err = b.driver.Answer(c, string(t.ID), driverapi.AnswerRequest{Question: string(q.ID), Allow: q.Verdict == session.VerdictAllow, Option: q.Option})
+	err = b.driver.Answer(c, string(t.ID), answerOf(q))
 	switch fault.CodeOf(err) {
 	case fault.QuestionSettled, fault.QuestionNotFound, fault.TurnNotFound:
 		return nil // told before, or taken back meanwhile
 	}
 	return err
+}
+
+// answerOf is how the driver is told.
+func answerOf(q session.Question) driverapi.AnswerRequest {
+	return driverapi.AnswerRequest{
+		Question: string(q.ID), Allow: q.Verdict == session.VerdictAllow || q.Verdict == session.VerdictAccept, Option: q.Option,
+		Content: json.RawMessage(q.Content), Cancel: q.Verdict == session.VerdictCancel,
+	}
 }
 
 // expireQuestion settles a question that nobody has answered in time.

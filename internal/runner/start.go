@@ -369,6 +369,11 @@ func (r *Runner) startAgent(ctx context.Context, b *box, s session.Session, prof
 		return l, driverapi.AgentResult{}, err
 	}
 	req := driverapi.AgentRequest{Fingerprint: l.Fingerprint, Command: l.Command, Env: l.Env, Dir: l.Dir, AuthMethod: l.Auth, Timeout: l.Limits.Start}
+	policy, err := approval.Parse([]byte(s.Approvals))
+	if err != nil {
+		return l, driverapi.AgentResult{}, err
+	}
+	req.Forms = policy.Asks() // nobody would fill one in where nobody is asked
 	for _, f := range l.Files {
 		mode := f.Mode
 		if mode == 0 {

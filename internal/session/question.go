@@ -24,7 +24,7 @@ type QuestionState string
 const (
 	QuestionPending  QuestionState = "pending"
 	QuestionDone     QuestionState = "answered" // by a person
-	QuestionExpired  QuestionState = "expired"  // nobody answered until its deadline: it counts as denied
+	QuestionExpired  QuestionState = "expired"  // nobody answered until its deadline: it counts as denied or declined
 	QuestionCanceled QuestionState = "canceled" // its turn ended, or the agent took it back
 )
 
@@ -34,11 +34,14 @@ const (
 	QuestionForm       = "form"       // the agent wants to know something
 )
 
-// Verdicts of an answer.
+// Verdicts of an answer: to a permission, and to a form.
 const (
-	VerdictAllow  = "allow"
-	VerdictDeny   = "deny"
-	VerdictCancel = "cancel" // of a form: no answer is given
+	VerdictAllow = "allow"
+	VerdictDeny  = "deny"
+
+	VerdictAccept  = "accept"  // with a content
+	VerdictDecline = "decline" // the person does not want to say it
+	VerdictCancel  = "cancel"  // the person wants none of it; agents often give up what they asked for
 )
 
 // Question is what an agent asks a person in the middle of a turn.
@@ -53,13 +56,13 @@ type Question struct {
 	Tool     string // kind of the tool call, as ACP has it; empty for a form
 	ToolCall string
 	Options  []Option
-	Detail   string // JSON: what the call is given and shows, or the form's schema; empty: nothing
+	Detail   string // JSON: what the call is given and shows, or a FormDetail; empty: nothing
 	AskedAt  time.Time
 	Deadline time.Time // counts as denied from then on
 
 	Verdict   string
 	Option    string // id of the chosen one; empty: by the verdict
-	Content   string // JSON object: what a form was filled in with
+	Content   string // JSON object: what a form was filled in with; empty again once the agent was told
 	Message   string // of the person who answered
 	By        string
 	SettledAt time.Time
@@ -82,7 +85,6 @@ const QuestionTime = 24 * time.Hour
 const (
 	MaxQuestions     = 10_000 // of one turn
 	MaxAnswerMessage = 4 << 10
-	MaxAnswerContent = 64 << 10
 )
 
 // QuestionAsked says that the agent waits for a person.
@@ -91,9 +93,9 @@ type QuestionAsked struct{ Question Question }
 // QuestionAnswered is a person's answer.
 type QuestionAnswered struct {
 	ID      QuestionID
-	Verdict string // allow, deny or cancel; may be empty where Option says it
+	Verdict string // one of the kind's; may be empty where Option says it
 	Option  string
-	Content string
+	Content string // JSON object, of a form that is accepted
 	Message string
 	By      string
 }
@@ -166,14 +168,14 @@ func (m *move) answered(e QuestionAnswered) error {
 		}
 		e.Verdict = verdict
 	}
-	switch {
-	case e.Verdict == VerdictAllow || e.Verdict == VerdictDeny:
-	case e.Verdict == VerdictCancel && q.Kind == QuestionForm:
-	default:
+	if q.Kind == QuestionForm {
+		if e.Content, err = filled(q, e); err != nil {
+			return err
+		}
+	} else if e.Verdict != VerdictAllow && e.Verdict != VerdictDeny {
 		return fault.New(fault.InvalidInput, "The answer is %.20q; it can be allow or deny, or one of the options: %s.", e.Verdict, optionNames(q.Options))
-	}
-	if e.Content != "" && (q.Kind != QuestionForm || e.Verdict != VerdictAllow) {
-		return fault.New(fault.InvalidInput, "Only a form that is answered has a content.")
+	} else if e.Content != "" {
+		return fault.New(fault.InvalidInput, "Only a form that is accepted has a content.")
 	}
 	q.State, q.Verdict, q.Option, q.Content, q.Message, q.By, q.SettledAt = QuestionDone, e.Verdict, e.Option, e.Content, e.Message, e.By, m.now
 	m.do(Effect{Kind: EffectAnswerQuestion, Turn: q.Turn, Question: q.ID, Generation: m.a.Session.Generation})
@@ -200,6 +202,9 @@ func (m *move) overdue(e QuestionOverdue) error {
 		return fault.New(fault.IllegalMove, "The question's deadline has not passed.")
 	}
 	q.State, q.Verdict, q.SettledAt = QuestionExpired, VerdictDeny, m.now
+	if q.Kind == QuestionForm {
+		q.Verdict = VerdictDecline
+	}
 	q.Message = "Nobody answered in time."
 	m.do(Effect{Kind: EffectAnswerQuestion, Turn: q.Turn, Question: q.ID, Generation: m.a.Session.Generation})
 	return nil

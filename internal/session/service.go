@@ -406,13 +406,14 @@ func (s *Service) Question(ctx context.Context, who Caller, id ID, question Ques
 
 // AnswerInput is a person's answer to a question.
 type AnswerInput struct {
-	Verdict string // allow or deny; may be empty where Option says it
+	Verdict string // allow or deny; of a form accept, decline or cancel; may be empty where Option says it
 	Option  string // id of one of the question's options
+	Content string // JSON object with the values of a form that is accepted; kept until the agent has it
 	Message string // kept with the question
 }
 
 // Answer settles a question; the first answer counts. Codes: QUESTION_NOT_FOUND,
-// QUESTION_SETTLED, INVALID_INPUT.
+// QUESTION_SETTLED, INVALID_INPUT (details.fields names what is wrong with a form).
 func (s *Service) Answer(ctx context.Context, who Caller, id ID, question QuestionID, in AnswerInput) (Question, error) {
 	if err := checkText("message", in.Message, MaxAnswerMessage); err != nil {
 		return Question{}, err
@@ -424,7 +425,7 @@ func (s *Service) Answer(ctx context.Context, who Caller, id ID, question Questi
 	if q.State != QuestionPending {
 		return Question{}, settled(q)
 	}
-	a, err := s.Apply(ctx, id, QuestionAnswered{ID: question, Verdict: in.Verdict, Option: in.Option, Message: in.Message, By: who.Subject})
+	a, err := s.Apply(ctx, id, QuestionAnswered{ID: question, Verdict: in.Verdict, Option: in.Option, Content: in.Content, Message: in.Message, By: who.Subject})
 	if fault.CodeOf(err) == fault.QuestionSettled { // somebody was faster
 		if q, rerr := s.Store.Question(ctx, id, question); rerr == nil {
 			return Question{}, settled(q)
@@ -447,7 +448,7 @@ func settled(q Question) error {
 	case QuestionDone:
 		return fault.New(fault.QuestionSettled, "%s has answered it already: %s.", q.By, q.Verdict).With("state", string(q.State))
 	case QuestionExpired:
-		return fault.New(fault.QuestionSettled, "Nobody answered until %s; it counted as denied.", q.Deadline.Format(time.RFC3339)).With("state", string(q.State))
+		return fault.New(fault.QuestionSettled, "Nobody answered until %s; it counted as %s.", q.Deadline.Format(time.RFC3339), counted(q)).With("state", string(q.State))
 	}
 	return fault.New(fault.QuestionSettled, "Its turn has ended, or the agent took it back.").With("state", string(q.State))
 }

@@ -47,7 +47,7 @@ type Store interface {
 	Claim(ctx context.Context, owner string, now, until time.Time, limit int, free []EffectKind) ([]Effect, error)
 	// Renew extends the lease of an effect; false when it is no longer owner's.
 	Renew(ctx context.Context, id EffectID, owner string, until time.Time) (bool, error)
-	// Done removes an effect that owner holds.
+	// Done removes an effect that owner holds; with one that told an answer, the answer's content.
 	Done(ctx context.Context, id EffectID, owner string) error
 	// Retry gives an effect back, to be claimed again at notBefore, with one attempt more.
 	Retry(ctx context.Context, id EffectID, owner string, notBefore time.Time) error

@@ -58,6 +58,7 @@ const (
 	DataPlan        = "plan"        // id "plan": the agent's plan, replaced in place
 	DataUsage       = "usage"       // id "usage": context used and size, cost as the agent tells it
 	DataPermission  = "permission"  // id = the question's: the tool call and the options
+	DataQuestion    = "question"    // id = the question's: a form, its message and schema
 	DataMode        = "mode"        // transient: the agent's current mode
 	DataConfig      = "config"      // transient: the agent's options and their values
 	DataCommands    = "commands"    // transient: the agent's own commands

@@ -5,12 +5,14 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -34,6 +36,9 @@ type Receiver interface {
 	// Permission takes a session/request_permission and calls answer once, now or later.
 	// ctx ends when the agent takes the request back, and with the answer.
 	Permission(ctx context.Context, r acp.PermissionRequest, answer func(acp.PermissionResponse))
+	// Elicitation takes an elicitation/create, which may come though it was not offered, and
+	// calls answer once, now or later. ctx is as with Permission.
+	Elicitation(ctx context.Context, r acp.ElicitationRequest, answer func(acp.ElicitationResponse))
 }
 
 // Agent is a running agent process, initialized. Its methods may be called concurrently.
@@ -100,7 +105,7 @@ func Start(ctx context.Context, req driverapi.AgentRequest, env []string, o Opti
 	}
 	ictx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
-	if err := a.initialize(ictx, o); err != nil {
+	if err := a.initialize(ictx, o, req.Forms); err != nil {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if errors.Is(err, acp.ErrEOF) || errors.Is(err, acp.ErrClosed) { // it is just ending
@@ -164,6 +169,7 @@ func (a *Agent) run(ctx context.Context, req driverapi.AgentRequest, env []strin
 		Notification: a.notification,
 		Requests: map[string]func(context.Context, *acp.Request){
 			acp.MethodRequestPermission: a.permission,
+			acp.MethodElicit:            a.elicitation,
 		},
 	}, acp.Options{SpillDir: o.SpillDir, Log: o.Log})
 	a.Client = acp.Client{Conn: conn}
@@ -190,17 +196,18 @@ func (a *Agent) run(ctx context.Context, req driverapi.AgentRequest, env []strin
 	return nil
 }
 
-func (a *Agent) initialize(ctx context.Context, o Options) error {
-	r, err := a.Client.Initialize(ctx, acp.InitializeRequest{
+func (a *Agent) initialize(ctx context.Context, o Options, forms bool) error {
+	ask := acp.InitializeRequest{
 		ProtocolVersion: acp.ProtocolVersion,
 		ClientInfo:      &acp.Implementation{Name: "hearth", Title: "Hearth", Version: o.Version},
-	})
+	}
+	if forms {
+		ask.ClientCapabilities.Elicitation = json.RawMessage(`{"form":{}}`)
+	}
+	r, err := a.Client.Initialize(ctx, ask)
 	if err != nil && acp.IsCode(err, acp.CodeAuthRequired) {
 		if err = a.Authenticate(ctx); err == nil {
-			r, err = a.Client.Initialize(ctx, acp.InitializeRequest{
-				ProtocolVersion: acp.ProtocolVersion,
-				ClientInfo:      &acp.Implementation{Name: "hearth", Title: "Hearth", Version: o.Version},
-			})
+			r, err = a.Client.Initialize(ctx, ask)
 		}
 	}
 	if err != nil {
@@ -222,7 +229,7 @@ func (a *Agent) initialize(ctx context.Context, o Options) error {
 
 func clip(s string) string {
 	if len(s) > 200 {
-		s = s[:200]
+		s = strings.ToValidUTF8(s[:200], "")
 	}
 	return s
 }
@@ -260,6 +267,23 @@ func (a *Agent) permission(ctx context.Context, r *acp.Request) {
 		return
 	}
 	answer(acp.Cancelled())
+}
+
+func (a *Agent) elicitation(ctx context.Context, r *acp.Request) {
+	var e acp.ElicitationRequest
+	if err := acp.Decode(r.Params, &e); err != nil {
+		_ = r.Fail(acp.Errorf(acp.CodeInvalidParams, "the parameters of %s: %v", r.Method, err)) // an agent that is gone needs no answer
+		return
+	}
+	if r.Cut != nil {
+		e.Schema = nil // what was cut is not what was asked
+	}
+	answer := func(res acp.ElicitationResponse) { _ = r.Reply(res) }
+	if x := a.current(); x != nil {
+		x.Elicitation(ctx, e, answer)
+		return
+	}
+	answer(acp.ElicitationResponse{Action: acp.ElicitCancel})
 }
 
 func (a *Agent) current() Receiver {

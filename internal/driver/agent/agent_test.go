@@ -94,6 +94,10 @@ func (k *talk) Permission(_ context.Context, r acp.PermissionRequest, answer fun
 	answer(acp.Selected(r.Options[0].OptionID))
 }
 
+func (k *talk) Elicitation(_ context.Context, _ acp.ElicitationRequest, answer func(acp.ElicitationResponse)) {
+	answer(acp.ElicitationResponse{Action: acp.ElicitDecline})
+}
+
 func (k *talk) said() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

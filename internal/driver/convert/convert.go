@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // Converter makes the parts of one turn. The order of calls is Begin, then any
-// of Update, Tick, Ask and Answered, then End; afterwards all give nothing. It is
+// of Update, Tick, Ask, AskForm and their answers, then End; afterwards all give nothing. It is
 // not for concurrent use.
 type Converter struct {
 	turnID string
@@ -69,6 +69,7 @@ type Converter struct {
 	order  []*tool
 	live   int64
 	asks   map[string]*ask
+	forms  map[string]*formData
 	last   map[string]string // newest data by name, of parts with a fixed id
 	usage  usageData
 	ids    int
@@ -76,7 +77,7 @@ type Converter struct {
 
 // New makes a converter for the turn, whose id is the message's.
 func New(turnID string, now func() time.Time, o Options) *Converter {
-	return &Converter{turnID: turnID, now: now, o: o, tools: map[string]*tool{}, asks: map[string]*ask{}, last: map[string]string{}}
+	return &Converter{turnID: turnID, now: now, o: o, tools: map[string]*tool{}, asks: map[string]*ask{}, forms: map[string]*formData{}, last: map[string]string{}}
 }
 
 func (c *Converter) enter() {

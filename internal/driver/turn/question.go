@@ -13,12 +13,14 @@ import (
 	"github.com/hearthd/hearth/internal/driver/convert"
 	"github.com/hearthd/hearth/internal/driverapi"
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/uistream"
 )
 
-// question is a permission request that waits for a person.
+// question is a permission request or a form that waits for a person.
 type question struct {
 	req    acp.PermissionRequest
 	answer func(acp.PermissionResponse)
+	form   *asked      // nil: it is a permission request
 	stop   func() bool // looking whether the agent takes it back
 }
 
@@ -28,7 +30,7 @@ func (t *Turn) Permission(ctx context.Context, r acp.PermissionRequest, answer f
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = t.o.Now()
-	if !t.taking || t.cancelReq != nil || r.SessionID != t.session {
+	if !t.taking || t.over.Load() || t.cancelReq != nil || r.SessionID != t.session {
 		answer(acp.Cancelled())
 		return
 	}
@@ -52,9 +54,13 @@ func (t *Turn) Permission(ctx context.Context, r acp.PermissionRequest, answer f
 		answer(acp.Cancelled())
 		return
 	}
+	t.ask(ctx, id, &question{req: r, answer: answer}, parts)
+}
+
+// ask shows a question and has it wait. Called under mu.
+func (t *Turn) ask(ctx context.Context, id string, q *question, parts []uistream.Part) {
 	t.heard = true
 	t.write(parts)
-	q := &question{req: r, answer: answer}
 	t.open[id] = q
 	if t.waiting.IsZero() {
 		t.waiting = t.last
@@ -74,6 +80,10 @@ func (t *Turn) Answer(r driverapi.AnswerRequest) error {
 	case q == nil:
 		return fault.New(fault.QuestionNotFound, "")
 	}
+	if q.form != nil {
+		t.answerForm(r, q.form)
+		return nil
+	}
 	res := chosen(q.req, r.Allow)
 	if r.Option != "" {
 		if !slices.ContainsFunc(q.req.Options, func(o acp.PermissionOption) bool { return o.OptionID == r.Option }) {
@@ -81,23 +91,35 @@ func (t *Turn) Answer(r driverapi.AnswerRequest) error {
 		}
 		res = acp.Selected(r.Option)
 	}
-	t.settle(r.Question, convert.Answer{Allowed: r.Allow, Denied: !r.Allow, OptionID: res.Outcome.OptionID}, res)
+	t.settle(r.Question, t.conv.Answered(r.Question, convert.Answer{Allowed: r.Allow, Denied: !r.Allow, OptionID: res.Outcome.OptionID}))
+	q.answer(res)
 	return nil
 }
 
-// settle shows how a question ended and tells the agent. Called under mu.
-func (t *Turn) settle(id string, a convert.Answer, res acp.PermissionResponse) {
+// settle shows how a question ended; the caller tells the agent. Called under mu.
+func (t *Turn) settle(id string, parts []uistream.Part) {
 	q := t.open[id]
 	delete(t.open, id)
 	t.settled[id] = true
 	q.stop()
-	t.write(t.conv.Answered(id, a))
+	t.write(parts)
 	t.last = t.o.Now()
 	if len(t.open) == 0 {
 		t.frozen += t.last.Sub(t.waiting)
 		t.waiting = time.Time{}
 	}
-	q.answer(res)
+}
+
+// takeBack settles an open question that nobody answers any more. Called under mu.
+func (t *Turn) takeBack(id string) {
+	q := t.open[id]
+	if q.form != nil {
+		t.settle(id, t.conv.FormAnswered(id, convert.FormAnswer{Canceled: true}))
+		q.form.answer(acp.ElicitationResponse{Action: acp.ElicitCancel})
+		return
+	}
+	t.settle(id, t.conv.Answered(id, convert.Answer{Canceled: true}))
+	q.answer(acp.Cancelled())
 }
 
 // withdraw settles a question that the agent waits for no more.
@@ -105,7 +127,7 @@ func (t *Turn) withdraw(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.open[id] != nil {
-		t.settle(id, convert.Answer{Canceled: true}, acp.Cancelled())
+		t.takeBack(id)
 	}
 }
 
@@ -119,7 +141,7 @@ func (t *Turn) withdrawAll() {
 func (t *Turn) endQuestions() {
 	for n := int64(1); n <= t.asked && len(t.open) > 0; n++ {
 		if id := driverapi.QuestionID(t.o.ID, n); t.open[id] != nil {
-			t.settle(id, convert.Answer{Canceled: true}, acp.Cancelled())
+			t.takeBack(id)
 		}
 	}
 }

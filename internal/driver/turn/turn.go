@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hearthd/hearth/internal/acp"
@@ -65,6 +66,7 @@ type Turn struct {
 	canceled  chan struct{}
 	broken    chan struct{} // the log cannot be written
 	breakOnce func()
+	over      atomic.Bool // the prompt is answered: nothing is asked any more
 
 	mu        sync.Mutex
 	agent     *agent.Agent
@@ -217,7 +219,8 @@ func (t *Turn) Run(ctx context.Context) {
 	answers := make(chan answer, 1)
 	go func() { // ends with the answer or the agent, which is killed where there is no answer
 		var a answer
-		a.resp, a.err = t.Agent().Client.Prompt(context.WithoutCancel(ctx), acp.PromptRequest{SessionID: session, Prompt: t.prompt()})
+		over := func() { t.over.Store(true) }
+		a.resp, a.err = t.Agent().Client.PromptThen(context.WithoutCancel(ctx), acp.PromptRequest{SessionID: session, Prompt: t.prompt()}, over)
 		answers <- a
 	}()
 	t.wait(ctx, answers, sent, mark)

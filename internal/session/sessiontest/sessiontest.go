@@ -51,6 +51,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"fences grow", fences},
 		{"text of every kind survives", texts},
 		{"questions wait, are settled once, and stay", questions},
+		{"a form's values go when the agent has them", forms},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

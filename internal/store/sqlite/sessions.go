@@ -415,8 +415,13 @@ func (s *Store) Renew(ctx context.Context, id session.EffectID, owner string, un
 
 // Done implements session.Store.
 func (s *Store) Done(ctx context.Context, id session.EffectID, owner string) error {
-	_, err := s.wq.DeleteEffect(ctx, db.DeleteEffectParams{ID: string(id), Owner: owner})
-	return err
+	return s.tx(ctx, func(q *db.Queries) error {
+		if err := q.ForgetAnswer(ctx, db.ForgetAnswerParams{ID: string(id), Owner: owner}); err != nil {
+			return fmt.Errorf("forget an answer: %w", err)
+		}
+		_, err := q.DeleteEffect(ctx, db.DeleteEffectParams{ID: string(id), Owner: owner})
+		return err
+	})
 }
 
 // Retry implements session.Store.

@@ -12,6 +12,9 @@
 //	@@slow N MS@@       N pieces of text, MS milliseconds apart
 //	@@ask TITLE@@       ask for permission and say what was answered
 //	@@form QUESTION@@   ask by a form (elicitation) and say what was answered
+//	@@fields SCHEMA@@   the same with this JSON schema
+//	@@ask-many N TITLE@@ ask for N permissions at once and say what was answered
+//	@@offered@@         say what the client said that it can do
 //	@@model WORDS@@     ask the model at the base URL, with the script @@WORDS@@
 //	@@fetch URL@@       GET a URL and say how it went
 //	@@usage IN OUT@@    report these tokens
@@ -34,6 +37,11 @@
 //	@@stop REASON@@          end with this stop reason (refusal, max_tokens …)
 //	@@error CODE TEXT@@      end with this JSON-RPC error
 //	@@provider-failure TEXT@@ say an API error, then end_turn as if all were well
+//	@@form-url URL@@         ask for a page to be opened; says the answer
+//	@@ask-twice TITLE@@      two permission requests with one id; says both answers
+//	@@ask-withdraw MS TITLE@@ take a request back ($/cancel_request) after MS; says the answer
+//	@@ask-exit MS TITLE@@    end in mid-turn MS after asking, without waiting for the answer
+//	@@late-ask TITLE@@       ask once the prompt was answered; the answers go to stderr
 //	@@late N [MS]@@          N updates after the prompt was answered, MS apart
 //
 // How the agent starts is chosen by [Options]. Sessions are kept in
@@ -115,6 +123,7 @@ type agent struct {
 
 	mu       sync.Mutex
 	authed   bool
+	offered  json.RawMessage // capabilities of the client
 	sessions map[string]*session
 	turns    sync.WaitGroup // every goroutine of a prompt; Run waits
 }
@@ -298,7 +307,13 @@ func (a *agent) session(id string) *session {
 	return a.sessions[id]
 }
 
-func (a *agent) initialize(json.RawMessage) (any, *Failure) {
+func (a *agent) initialize(raw json.RawMessage) (any, *Failure) {
+	var p struct{ ClientCapabilities json.RawMessage }
+	if json.Unmarshal(raw, &p) == nil {
+		a.mu.Lock()
+		a.offered = p.ClientCapabilities
+		a.mu.Unlock()
+	}
 	session := object{}
 	for _, c := range []string{"list", "resume", "close", "delete", "fork"} {
 		if a.has(c) {

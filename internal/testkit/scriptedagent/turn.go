@@ -202,7 +202,9 @@ func init() {
 			return t.say("agent_message_chunk", t.recall(d.Args))
 		},
 		"plan": (*turn).plan, "write": (*turn).write, "run": (*turn).runCommand, "slow": (*turn).slow,
-		"ask": (*turn).ask, "form": (*turn).form, "model": (*turn).model, "fetch": (*turn).fetch,
+		"ask": (*turn).ask, "form": (*turn).form, "fields": (*turn).fields, "form-url": (*turn).formURL, "offered": (*turn).offered,
+		"ask-many": (*turn).askMany, "ask-twice": (*turn).askTwice, "ask-withdraw": (*turn).askWithdraw, "ask-exit": (*turn).askExit, "late-ask": (*turn).lateAsk,
+		"model": (*turn).model, "fetch": (*turn).fetch,
 		"usage": func(t *turn, _ context.Context, d script.Directive) error {
 			t.in, t.out = d.Int(0, 0), d.Int(1, 0)
 			return nil
@@ -488,28 +490,4 @@ func (t *turn) ask(ctx context.Context, d script.Directive) error {
 		return err
 	}
 	return t.say("agent_message_chunk", fmt.Sprintf("%s: %s (%s).", verdict, d.Args, option))
-}
-
-func (t *turn) form(ctx context.Context, d script.Directive) error {
-	m, err := t.a.wire.call(ctx, "elicitation/create", object{
-		"mode": "form", "sessionId": t.s.id, "message": d.Args,
-		"requestedSchema": object{
-			"type": "object", "required": []string{"answer"},
-			"properties": object{"answer": object{"type": "string", "title": "Answer"}},
-		},
-	})
-	if err != nil {
-		return err
-	}
-	var r struct {
-		Action  string          `json:"action"`
-		Content json.RawMessage `json:"content"`
-	}
-	switch {
-	case m.Error != nil:
-		return t.say("agent_message_chunk", fmt.Sprintf("The form was refused with error %d.", m.Error.Code))
-	case json.Unmarshal(m.Result, &r) != nil:
-		return t.say("agent_message_chunk", "The form's answer is unreadable.")
-	}
-	return t.say("agent_message_chunk", strings.TrimSpace(fmt.Sprintf("The form: %s %s", r.Action, r.Content)))
 }

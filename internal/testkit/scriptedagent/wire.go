@@ -74,8 +74,13 @@ func (w *wire) settle(m message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if c := w.pending[string(m.ID)]; c != nil {
-		delete(w.pending, string(m.ID))
-		c <- m
+		if cap(c) == 1 {
+			delete(w.pending, string(m.ID))
+		}
+		select {
+		case c <- m:
+		default: // more answers than anybody asked for
+		}
 	}
 }
 
@@ -114,15 +119,37 @@ func (w *wire) notify(method string, params any) {
 
 var errClientGone = errors.New("the client has gone")
 
+// begin sends a request and returns its id and where the answer will come. Without an id
+// it gets a fresh one.
+func (w *wire) begin(id, method string, params any) (string, <-chan message) {
+	w.mu.Lock()
+	if id == "" {
+		w.next++
+		id = strconv.Quote("agent-" + strconv.Itoa(w.next))
+	}
+	w.mu.Unlock()
+	c := w.expect(id)
+	w.send(object{"id": json.RawMessage(id), "method": method, "params": params})
+	return id, c
+}
+
+// expect makes the next answer to an id come to the channel.
+func (w *wire) expect(id string) <-chan message { return w.expecting(id, 1) }
+
+// expectAll makes every answer to an id come to the channel.
+func (w *wire) expectAll(id string) <-chan message { return w.expecting(id, 16) }
+
+func (w *wire) expecting(id string, n int) <-chan message {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := make(chan message, n)
+	w.pending[id] = c
+	return c
+}
+
 // call sends a request and waits for its answer.
 func (w *wire) call(ctx context.Context, method string, params any) (message, error) {
-	w.mu.Lock()
-	w.next++
-	id := strconv.Quote("agent-" + strconv.Itoa(w.next))
-	c := make(chan message, 1)
-	w.pending[id] = c
-	w.mu.Unlock()
-	w.send(object{"id": json.RawMessage(id), "method": method, "params": params})
+	_, c := w.begin("", method, params)
 	select {
 	case m := <-c:
 		return m, nil

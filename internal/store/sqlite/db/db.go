@@ -51,6 +51,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.dueEffectsStmt, err = db.PrepareContext(ctx, dueEffects); err != nil {
 		return nil, fmt.Errorf("error preparing query DueEffects: %w", err)
 	}
+	if q.forgetAnswerStmt, err = db.PrepareContext(ctx, forgetAnswer); err != nil {
+		return nil, fmt.Errorf("error preparing query ForgetAnswer: %w", err)
+	}
 	if q.getKeyStmt, err = db.PrepareContext(ctx, getKey); err != nil {
 		return nil, fmt.Errorf("error preparing query GetKey: %w", err)
 	}
@@ -201,6 +204,11 @@ func (q *Queries) Close() error {
 	if q.dueEffectsStmt != nil {
 		if cerr := q.dueEffectsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing dueEffectsStmt: %w", cerr)
+		}
+	}
+	if q.forgetAnswerStmt != nil {
+		if cerr := q.forgetAnswerStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing forgetAnswerStmt: %w", cerr)
 		}
 	}
 	if q.getKeyStmt != nil {
@@ -421,6 +429,7 @@ type Queries struct {
 	dropSessionKeysStmt  *sql.Stmt
 	dropTokensStmt       *sql.Stmt
 	dueEffectsStmt       *sql.Stmt
+	forgetAnswerStmt     *sql.Stmt
 	getKeyStmt           *sql.Stmt
 	getQuestionStmt      *sql.Stmt
 	getServerKeyStmt     *sql.Stmt
@@ -470,6 +479,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		dropSessionKeysStmt:  q.dropSessionKeysStmt,
 		dropTokensStmt:       q.dropTokensStmt,
 		dueEffectsStmt:       q.dueEffectsStmt,
+		forgetAnswerStmt:     q.forgetAnswerStmt,
 		getKeyStmt:           q.getKeyStmt,
 		getQuestionStmt:      q.getQuestionStmt,
 		getServerKeyStmt:     q.getServerKeyStmt,

@@ -299,13 +299,18 @@ func (c *Client) Diff(ctx context.Context, id, turn, format string) (out Diff, e
 // Bundle fetches the packed work as a git bundle. It needs the commit that the
 // session began from. Code beside the usual: NOTHING_PACKED.
 func (c *Client) Bundle(ctx context.Context, id string) (*Bundle, error) {
-	res, err := c.request(ctx, http.MethodGet, one(id)+"/bundle", nil, nil, nil)
+	return c.fetch(ctx, one(id)+"/bundle", nil, "application/x-git-bundle", "work.bundle")
+}
+
+// fetch opens an answer that is a file of the media type.
+func (c *Client) fetch(ctx context.Context, from string, query url.Values, media, name string) (*File, error) {
+	res, err := c.request(ctx, http.MethodGet, from, query, nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	if res.StatusCode == http.StatusOK && kind == "application/x-git-bundle" {
-		b := &Bundle{Name: "work.bundle", ReadCloser: &download{ReadCloser: res.Body, base: c.base}}
+	if res.StatusCode == http.StatusOK && kind == media {
+		b := &File{Name: name, ReadCloser: &download{ReadCloser: res.Body, base: c.base}}
 		if _, p, err := mime.ParseMediaType(res.Header.Get("Content-Disposition")); err == nil {
 			if name := strings.TrimLeft(path.Base(p["filename"]), "./"); name != "" {
 				b.Name = name

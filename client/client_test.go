@@ -115,6 +115,27 @@ func TestEveryMethod(t *testing.T) {
 	if err != nil || len(page.Items) == 0 || page.Items[0].Cursor != "1.3" {
 		t.Fatalf("transcript %+v, %v", page, err)
 	}
+	said, err := c.Messages(ctx, a.Session.ID, 0)
+	if err != nil || len(said.Items) != 4 || said.Next != 0 || said.Items[1].ID != a.Turn.ID || len(said.Items[1].Parts) < 2 {
+		t.Fatalf("messages %+v, %v", said, err)
+	}
+	if said, err = c.Messages(ctx, a.Session.ID, 2); err != nil || len(said.Items) != 0 {
+		t.Fatalf("messages behind the end %+v, %v", said, err)
+	}
+	for format, begin := range map[string]string{"": `{"type":"session","version":1,`, "markdown": "# "} {
+		f, err := c.Export(ctx, a.Session.ID, format)
+		must("export", err)
+		if b, err := io.ReadAll(f); err != nil || !strings.HasPrefix(string(b), begin) || !strings.Contains(string(b), "hello") || !strings.Contains(f.Name, a.Session.ID) {
+			t.Fatalf("export %q as %q: %.200s, %v", format, f.Name, b, err)
+		}
+		must("close", f.Close())
+	}
+	if _, err := c.Export(ctx, a.Session.ID, "html"); client.CodeOf(err) != "INVALID_INPUT" {
+		t.Fatalf("export in an unknown format: %v", err)
+	}
+	if _, err := c.Messages(ctx, "ses_none", 0); client.CodeOf(err) != "SESSION_NOT_FOUND" {
+		t.Fatalf("messages of an unknown session: %v", err)
+	}
 	diff, err := c.Diff(ctx, a.Session.ID, a.Turn.ID, "stat")
 	if err != nil || diff.Text == "" {
 		t.Fatalf("diff %+v, %v", diff, err)

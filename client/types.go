@@ -246,12 +246,15 @@ type Diff struct {
 	Truncated bool   `json:"truncated"`
 }
 
-// Bundle is packed work as a git bundle (gitformat-bundle(5)) while it is fetched. A
-// Read that fails means that it is not whole. Close it.
-type Bundle struct {
+// File is an answer of bytes while it is fetched. A Read that fails means that it is
+// not whole. Close it.
+type File struct {
 	Name string // for a file; without folders
 	io.ReadCloser
 }
+
+// Bundle is packed work as a git bundle (gitformat-bundle(5)).
+type Bundle = File
 
 // Capabilities is what a server can do and what is missing.
 type Capabilities struct {

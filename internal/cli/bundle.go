@@ -78,19 +78,19 @@ func store(path string, from io.Reader) (size int64, err error) {
 	}
 	f, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666) //nolint:gosec // the person's own file: their umask decides
 	if err != nil {
-		return 0, fmt.Errorf("write the bundle: %w", err)
+		return 0, fmt.Errorf("write the file: %w", err)
 	}
 	size, err = io.Copy(f, from)
 	var ce *client.Error
 	if err != nil && !errors.As(err, &ce) {
-		err = fmt.Errorf("write the bundle: %w", err)
+		err = fmt.Errorf("write the file: %w", err)
 	}
 	if cerr := f.Close(); err == nil && cerr != nil {
-		err = fmt.Errorf("write the bundle: %w", cerr)
+		err = fmt.Errorf("write the file: %w", cerr)
 	}
 	if err == nil && to != path {
 		if err = os.Rename(to, path); err != nil {
-			err = fmt.Errorf("write the bundle: %w", err)
+			err = fmt.Errorf("write the file: %w", err)
 		}
 	}
 	if err != nil && to != path {

@@ -4,52 +4,12 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/hearthd/hearth/internal/visible"
 )
 
-// sanitize makes text of others harmless for a terminal: control characters and
-// escape codes become visible symbols, characters that turn the direction of text
-// are dropped (they can make code look like other code). Line feed and tab stay.
-func sanitize(s string) string {
-	clean := true
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < ' ' && c != '\n' && c != '\t' || c == 0x7f || c >= 0x80 {
-			clean = false
-			break
-		}
-	}
-	if clean {
-		return s
-	}
-	var b strings.Builder
-	b.Grow(len(s))
-	for i, r := range s {
-		switch {
-		case r == '\n' || r == '\t':
-			b.WriteRune(r)
-		case r == '\r':
-			// In front of a line feed it says nothing; alone it would write over the line.
-			if i+1 == len(s) || s[i+1] != '\n' {
-				b.WriteRune('␍')
-			}
-		case r < ' ':
-			b.WriteRune('␀' + r)
-		case r == 0x7f:
-			b.WriteRune('␡')
-		case r >= 0x80 && r < 0xa0 || r == utf8.RuneError:
-			b.WriteRune(utf8.RuneError)
-		case turnsText(r):
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// turnsText tells of the characters of Unicode that set the direction of text, and
-// of line separators that terminals treat as they like.
-func turnsText(r rune) bool {
-	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f || r == 0x061c || r == 0x2028 || r == 0x2029
-}
+// sanitize makes text of others harmless for a terminal.
+func sanitize(s string) string { return visible.Text(s) }
 
 // sanitizeLine is sanitize for text that must stay on its line.
 func sanitizeLine(s string) string {
@@ -77,7 +37,7 @@ func escapeJSON(w io.Writer, line []byte) error {
 	out := make([]byte, 0, len(line)+1)
 	for i := 0; i < len(line); {
 		r, n := utf8.DecodeRune(line[i:])
-		if r == 0x7f || r >= 0x80 && r < 0xa0 || turnsText(r) {
+		if r == 0x7f || r >= 0x80 && r < 0xa0 || visible.TurnsText(r) {
 			out = append(out, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 		} else {
 			out = append(out, line[i:i+n]...)

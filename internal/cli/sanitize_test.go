@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hearthd/hearth/internal/visible"
 )
 
 func FuzzSanitize(f *testing.F) {
@@ -19,7 +21,7 @@ func FuzzSanitize(f *testing.F) {
 			t.Fatalf("%q is not valid", got)
 		}
 		for _, r := range got {
-			if r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 || turnsText(r) {
+			if r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 || visible.TurnsText(r) {
 				t.Fatalf("%U is left in %q", r, got)
 			}
 		}

@@ -50,11 +50,14 @@ type Meta struct {
 	Status   int  // of REST when it went well
 	// Media is the media type of an output that is a [Blob]; empty: the output is JSON.
 	Media string
+	// MoreMedia are further ones, which the input chooses; see [Blob.Media].
+	MoreMedia []string
 }
 
 // Blob is an output of bytes, which are made while they are sent.
 type Blob struct {
-	Name string // for a file; without folders
+	Name  string // for a file; without folders
+	Media string // empty: that of the operation
 	// Write is called at most once. An error before the first byte is a refusal like
 	// any other; later the surface must not let the output look whole.
 	Write func(ctx context.Context, w io.Writer) error

@@ -240,6 +240,10 @@ func Register(r *Registry, d Deps) {
 		Doc: "Let a held queue go on."}, o.release)
 	Add(r, Meta{Name: "transcript", Method: http.MethodGet, Path: one + "/transcript", Right: RightRead, Status: http.StatusOK,
 		Doc: "Read the stored conversation, a page at a time."}, o.transcript)
+	Add(r, Meta{Name: "messages", Method: http.MethodGet, Path: one + "/messages", Right: RightRead, Status: http.StatusOK,
+		Doc: "Read the conversation as UIMessages of the AI SDK, for useChat({messages})."}, o.messages)
+	Add(r, Meta{Name: "export", Method: http.MethodGet, Path: one + "/export", Right: RightRead, Status: http.StatusOK, Media: MediaJSONL, MoreMedia: []string{MediaMarkdown},
+		Doc: "Fetch the whole conversation as a file. Wakes nothing."}, o.export)
 	Add(r, Meta{Name: "listQuestions", Method: http.MethodGet, Path: one + "/questions", Right: RightRead, Status: http.StatusOK,
 		Doc: "List what agents have asked in this session, newest first."}, o.questions)
 	Add(r, Meta{Name: "getQuestion", Method: http.MethodGet, Path: one + "/questions/{question}", Right: RightRead, Status: http.StatusOK,

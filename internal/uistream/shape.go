@@ -16,6 +16,7 @@ const (
 	objects // an object of objects
 	encoding
 	reason
+	absent // a field that only version 7 knows, and reads strictly
 )
 
 type field struct {
@@ -59,7 +60,7 @@ var (
 
 		TypeTextStart:      block,
 		TypeTextDelta:      blockDelta,
-		TypeTextEnd:        block,
+		TypeTextEnd:        fields(block, optional(absent, "citations")),
 		TypeReasoningStart: block,
 		TypeReasoningDelta: blockDelta,
 		TypeReasoningEnd:   block,
@@ -68,7 +69,7 @@ var (
 		TypeToolInputDelta:      required(str, "toolCallId", "inputTextDelta"),
 		TypeToolInputAvailable:  fields(required(str, "toolCallId", "toolName"), required(anyValue, "input"), optional(str, "title"), toolOptional),
 		TypeToolInputError:      fields(required(str, "toolCallId", "toolName", "errorText"), required(anyValue, "input"), optional(str, "title"), toolOptional),
-		TypeToolApprovalRequest: fields(required(str, "approvalId", "toolCallId"), optional(str, "signature")),
+		TypeToolApprovalRequest: fields(required(str, "approvalId", "toolCallId"), optional(str, "signature", "reason"), optional(boolean, "isAutomatic")),
 		TypeToolOutputAvailable: fields(required(str, "toolCallId"), required(anyValue, "output"), optional(boolean, "preliminary"), toolOptional),
 		TypeToolOutputError:     fields(required(str, "toolCallId", "errorText"), toolOptional),
 		TypeToolOutputDenied:    required(str, "toolCallId"),
@@ -114,6 +115,8 @@ func (k kind) fits(v []byte) bool {
 	switch k {
 	case str:
 		return v[0] == '"'
+	case absent:
+		return false
 	case boolean:
 		return v[0] == 't' || v[0] == 'f'
 	case object:

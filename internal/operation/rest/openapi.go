@@ -35,9 +35,13 @@ func document(reg *operation.Registry, version string) ([]byte, error) {
 	}
 	for _, o := range reg.Operations {
 		content := map[string]*huma.MediaType{}
-		if o.Media != "" {
-			content[o.Media] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
-		} else {
+		for _, media := range append([]string{o.Media}, o.MoreMedia...) {
+			if media == "" {
+				continue
+			}
+			content[media] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
+		}
+		if o.Media == "" {
 			content["application/json"] = &huma.MediaType{Schema: reg.Schemas.Schema(o.Out, true, "")}
 		}
 		op := &huma.Operation{OperationID: o.Name, Method: o.Method, Path: o.Path, Summary: o.Doc, Responses: map[string]*huma.Response{

@@ -5,6 +5,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -178,6 +179,12 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 			s.send(w, r, o, blob)
 			return
 		}
+		if large, ok := out.(io.WriterTo); ok {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(o.Status)
+			_, _ = large.WriteTo(w) // the client may be gone
+			return
+		}
 		answer(w, o.Status, out)
 	})
 }
@@ -187,7 +194,7 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 func (s *server) send(w http.ResponseWriter, r *http.Request, o *operation.Operation, blob operation.Blob) {
 	out := &begun{w: w, begin: func() {
 		h := w.Header()
-		h.Set("Content-Type", o.Media)
+		h.Set("Content-Type", cmp.Or(blob.Media, o.Media))
 		h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": blob.Name}))
 		w.WriteHeader(o.Status)
 		_ = http.NewResponseController(w).Flush() // so that what breaks off is seen as that

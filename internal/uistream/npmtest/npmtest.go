@@ -29,6 +29,9 @@ import (
 //go:embed read.mjs
 var script []byte
 
+//go:embed chat.mjs
+var chatScript []byte
+
 // Lines are the packages that must read every stream.
 var Lines = []string{"ai6", "ai7"}
 
@@ -83,6 +86,7 @@ type Result struct {
 	Chunks   map[string]int      `json:"chunks"` // read, by type
 	Messages []Message           `json:"messages"`
 	States   map[string][]string `json:"states"` // that each tool call went through
+	JSON     []json.RawMessage   `json:"-"`      // the messages with all that they have
 }
 
 // Text is all text of the first message.
@@ -191,6 +195,11 @@ func Read(tb testing.TB, line string, streams []Stream) map[string]Result {
 		if err := json.Unmarshal(sc.Bytes(), &r); err != nil {
 			tb.Fatalf("line of node: %v: %.200s", err, sc.Bytes())
 		}
+		var all struct{ Messages []json.RawMessage }
+		if err := json.Unmarshal(sc.Bytes(), &all); err != nil {
+			tb.Fatal(err)
+		}
+		r.JSON = all.Messages
 		results[r.Name] = r
 	}
 	for _, s := range streams {
@@ -199,4 +208,50 @@ func Read(tb testing.TB, line string, streams []Stream) map[string]Result {
 		}
 	}
 	return results
+}
+
+// Opened is what a chat of the SDK had of a session.
+type Opened struct {
+	Error    string            `json:"error"`
+	Seeded   []json.RawMessage `json:"seeded"`   // read over REST
+	Messages []json.RawMessage `json:"messages"` // after the stream had ended
+	Status   string            `json:"status"`
+}
+
+// Open has a session opened by a chat of one line: its messages are read, judged by
+// the SDK's own validation, and the stream is resumed. api is the address of the
+// sessions. meanwhile is called when the stream is open and must see to it that the stream ends.
+func Open(tb testing.TB, line, api, token, session string, meanwhile func()) Opened {
+	tb.Helper()
+	dir := Dir(tb)
+	file := filepath.Join(tb.TempDir(), "chat.mjs")
+	if err := os.WriteFile(file, chatScript, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(tb.Context(), timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, node(dir), file, dir, line, api, token, session)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	sc := bufio.NewScanner(stdout)
+	sc.Buffer(nil, 256<<20)
+	var out Opened
+	for sc.Scan() {
+		if sc.Text() == "open" {
+			meanwhile()
+		} else if err := json.Unmarshal(sc.Bytes(), &out); err != nil {
+			tb.Errorf("line of node: %v: %.200s", err, sc.Bytes())
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		tb.Fatalf("node with %s: %v\n%s", line, err, stderr.String())
+	}
+	return out
 }

@@ -81,11 +81,12 @@ type Handlers struct {
 
 // Options of a connection; the zero value is fine.
 type Options struct {
-	MaxLineBytes  int          // longest line held in memory; 0 = 64 MiB
-	SpillDir      string       // folder for longer lines, mode 0600 files that nobody removes; empty = they are cut
-	MaxSpillBytes int64        // of one line in a file, the rest is cut; 0 = 1 GiB
-	MaxQueueBytes int          // of answers that the peer has not read yet; 0 = 16 MiB
-	Log           *slog.Logger // nil = none
+	MaxLineBytes  int                    // longest line held in memory; 0 = 64 MiB
+	SpillDir      string                 // folder for longer lines, mode 0600 files that the handlers remove; empty = they are cut
+	SpillRoom     func(bytes int64) bool // tells whether the folder may take so many bytes more; nil = it may
+	MaxSpillBytes int64                  // of one line in a file, the rest is cut; 0 = 1 GiB
+	MaxQueueBytes int                    // of answers that the peer has not read yet; 0 = 16 MiB
+	Log           *slog.Logger           // nil = none
 }
 
 // Stats count what a peer did. Samples are bounded.

@@ -15,7 +15,7 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","method":"m","params":{"update":{"a":"`+strings.Repeat("x", 100)+"\"}}}\n{}\n"), 16)
 	f.Fuzz(func(t *testing.T, in []byte, limit int) {
 		limit = 1 + max(limit, -limit)%64
-		r := newLineReader(iotest.HalfReader(bytes.NewReader(in)), limit, "", 1<<20)
+		r := newLineReader(iotest.HalfReader(bytes.NewReader(in)), limit, "", 1<<20, nil)
 		want := bytes.Split(in, []byte("\n"))
 		if last := len(want) - 1; len(want[last]) == 0 {
 			want = want[:last]

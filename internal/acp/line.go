@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 )
 
 // line is one line without its end. When it was longer than the limit, text is
@@ -33,10 +34,11 @@ type lineReader struct {
 	max   int
 	dir   string
 	limit int64
+	room  func(int64) bool
 }
 
-func newLineReader(r io.Reader, maxBytes int, dir string, maxSpill int64) *lineReader {
-	return &lineReader{r: bufio.NewReaderSize(r, 64<<10), max: maxBytes, dir: dir, limit: maxSpill}
+func newLineReader(r io.Reader, maxBytes int, dir string, maxSpill int64, room func(int64) bool) *lineReader {
+	return &lineReader{r: bufio.NewReaderSize(r, 64<<10), max: maxBytes, dir: dir, limit: maxSpill, room: room}
 }
 
 // next returns the next line, whose bytes belong to the caller.
@@ -85,8 +87,11 @@ func (l *lineReader) long(text, chunk []byte, err error) (line, error) {
 		if file == nil {
 			return
 		}
-		_, ferr := file.Write(b)
-		if ferr != nil || out.cut.Bytes > l.limit {
+		ferr := error(syscall.ENOSPC)
+		if out.cut.Bytes <= l.limit && (l.room == nil || l.room(int64(len(b)))) {
+			_, ferr = file.Write(b)
+		}
+		if ferr != nil {
 			_ = file.Close()
 			_ = os.Remove(file.Name())
 			file = nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 )
 
@@ -49,7 +50,7 @@ func parseEnvelope(line []byte) (e envelope, ok bool) {
 }
 
 func (c *Conn) read(ctx context.Context) error {
-	lines := newLineReader(c.in, c.o.MaxLineBytes, c.o.SpillDir, c.o.MaxSpillBytes)
+	lines := newLineReader(c.in, c.o.MaxLineBytes, c.o.SpillDir, c.o.MaxSpillBytes, c.o.SpillRoom)
 	for {
 		l, err := lines.next()
 		if err != nil {
@@ -74,6 +75,17 @@ func (c *Conn) line(ctx context.Context, l line) {
 		return
 	}
 	e, ok := parseEnvelope(text)
+	if !ok && l.cut == nil {
+		if mended := escapeControls(text); mended != nil {
+			if e, ok = parseEnvelope(mended); ok {
+				text = mended
+			}
+		}
+	}
+	if l.cut != nil && l.cut.File != "" && (!ok || e.Method == "") {
+		_ = os.Remove(l.cut.File) // no handler gets it
+		l.cut.File = ""
+	}
 	c.mu.Lock()
 	c.stats.Bytes += l.size
 	if l.cut != nil {
@@ -115,6 +127,36 @@ func (c *Conn) line(ctx context.Context, l line) {
 		}
 		c.h.Notification(ctx, n)
 	}
+}
+
+// escapeControls writes control characters inside the strings of a line as escapes:
+// JSON wants them so (RFC 8259, section 7), and some agents pass a command's output on as
+// it is. nil when there are none.
+func escapeControls(line []byte) []byte {
+	if len(line) == 0 || line[0] != '{' {
+		return nil
+	}
+	const hex = "0123456789abcdef"
+	var out []byte
+	last, inText, escape := 0, false, false
+	for i, b := range line {
+		switch {
+		case escape:
+			escape = false
+		case b == '"':
+			inText = !inText
+		case b == '\\':
+			escape = inText
+		case b < ' ' && inText:
+			out = append(out, line[last:i]...)
+			out = append(out, '\\', 'u', '0', '0', hex[b>>4], hex[b&15])
+			last = i + 1
+		}
+	}
+	if out == nil {
+		return nil
+	}
+	return append(out, line[last:]...)
 }
 
 func sample(b []byte) string {

@@ -20,7 +20,7 @@ import (
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"", "run", "prompt", "attach", "list", "cancel", "questions", "answer", "transcript", "export", "diff", "bundle", "deliver", "discard", "delete", "serve", "stop", "agent", "agent install", "agent list", "agent verify", "doctor", "version", "exit-status",
+		"", "run", "prompt", "attach", "list", "cancel", "questions", "answer", "transcript", "export", "diff", "bundle", "blob", "deliver", "discard", "delete", "serve", "stop", "agent", "agent install", "agent list", "agent verify", "doctor", "version", "exit-status",
 	} {
 		s := newShell(t)
 		args := append([]string{"help"}, strings.Fields(name)...)

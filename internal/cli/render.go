@@ -197,6 +197,10 @@ func (t *textSink) event(e client.Event) error {
 		if json.Unmarshal(p.Data, &n) == nil && n.Text+n.Message != "" {
 			t.line("%s", t.st.dim("· "+clip(sanitizeLine(n.Text+n.Message), 200)))
 		}
+	case uistream.DataType(uistream.DataBlob):
+		t.keptApart(p.Data)
+	case uistream.DataType(uistream.DataLimit):
+		t.line("%s", t.st.dim("· the turn has said as much as a transcript holds; the rest is kept apart"))
 	case uistream.DataType(uistream.DataUserPrompt):
 		var u struct{ Author, Text string }
 		if json.Unmarshal(p.Data, &u) == nil {

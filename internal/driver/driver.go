@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/hearthd/hearth/internal/driver/agent"
+	"github.com/hearthd/hearth/internal/driver/blobs"
 	"github.com/hearthd/hearth/internal/driver/proc"
 	"github.com/hearthd/hearth/internal/driver/reserve"
 	"github.com/hearthd/hearth/internal/driver/turn"
@@ -51,6 +52,7 @@ type Driver struct {
 	tree *worktree.Tree
 	logs *turnlog.Store
 	room *reserve.Reserve // of disk
+	blob *blobs.Store
 
 	wg       sync.WaitGroup // turns and setups; Run waits
 	stopping chan struct{}  // closed when Run ends
@@ -109,8 +111,12 @@ func New(cfg driverapi.Config, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	keep, err := blobs.Open(filepath.Join(cfg.State, "blobs"))
+	if err != nil {
+		return nil, err
+	}
 	d := &Driver{
-		cfg: cfg, o: o, logs: logs, room: room, stopping: make(chan struct{}),
+		cfg: cfg, o: o, logs: logs, room: room, blob: keep, stopping: make(chan struct{}),
 		tree: &worktree.Tree{Procs: o.Procs, Work: cfg.Work, Home: cfg.Home, State: filepath.Join(cfg.State, "git"), Env: o.Env, Log: o.Log, Now: o.Now},
 	}
 	b, err := os.ReadFile(d.keptPath())
@@ -258,7 +264,7 @@ func (d *Driver) replaceAgent(ctx context.Context, old *agent.Agent, req drivera
 	base := worktree.MergeEnv(d.o.Env, []string{"HOME=" + d.cfg.Home})
 	start := func() (*agent.Agent, error) {
 		return agent.Start(ctx, req, worktree.MergeEnv(base, req.Env), agent.Options{
-			Procs: d.o.Procs, Version: d.o.Build, Log: d.o.Log,
+			Procs: d.o.Procs, Version: d.o.Build, Log: d.o.Log, SpillDir: d.blob.SpillDir(), SpillRoom: d.blob.Room,
 		})
 	}
 	d.room.Room()
@@ -311,7 +317,7 @@ func (d *Driver) startTurn(ctx context.Context, id string, req driverapi.TurnReq
 			d.turn = nil
 		},
 		Free: d.room.Free, Room: d.room.Room,
-		ID: id, Request: req, Agent: d.agent, Work: d.cfg.Work, Log: l, Now: d.o.Now, Logger: d.o.Log, MaxParts: d.o.MaxParts,
+		ID: id, Request: req, Agent: d.agent, Work: d.cfg.Work, Log: l, Blobs: d.blob.Turn(id), Now: d.o.Now, Logger: d.o.Log, MaxParts: d.o.MaxParts,
 		Restart: func(ctx context.Context) (*agent.Agent, error) {
 			d.starting.Lock()
 			defer d.starting.Unlock()

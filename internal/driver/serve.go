@@ -124,6 +124,8 @@ func (d *Driver) handler() http.Handler {
 	m.HandleFunc("GET "+driverapi.PathLog, d.handleLog)
 	m.HandleFunc("POST "+driverapi.PathCancel, d.handleCancel)
 	m.HandleFunc("POST "+driverapi.PathAnswer, d.handleAnswer)
+	m.HandleFunc("GET "+driverapi.PathBlob, d.handleBlob)
+	m.HandleFunc("DELETE "+driverapi.PathBlob, d.handleBlobDone)
 	m.HandleFunc("POST "+driverapi.PathPack, d.handlePack)
 	m.HandleFunc("POST "+driverapi.PathReset, d.handleReset)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

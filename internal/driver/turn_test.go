@@ -281,7 +281,7 @@ func TestFlood(t *testing.T) {
 	types := o.types()
 	count := 0
 	for _, x := range types {
-		if x == "data-truncated" {
+		if x == "data-limit" {
 			count++
 		}
 	}

@@ -80,15 +80,16 @@ type Hello struct {
 
 // Paths of the calls. Bodies and answers are JSON unless said otherwise.
 const (
-	PathStatus = "/v1/status"              // GET → Status
-	PathSetup  = "/v1/setup"               // POST SetupRequest → NDJSON of SetupEvent, the last one has Done
-	PathAgent  = "/v1/agent"               // POST AgentRequest → AgentResult; idempotent by fingerprint while the process lives
-	PathTurn   = "/v1/turns/{turn}"        // PUT TurnRequest → 202 TurnTaken; the same turn again → 200
-	PathLog    = "/v1/turns/{turn}/log"    // GET ?after=N → NDJSON of Record, live until the end record
-	PathCancel = "/v1/turns/{turn}/cancel" // POST CancelRequest → 202; twice is fine
-	PathAnswer = "/v1/turns/{turn}/answer" // POST AnswerRequest → 204; again → QUESTION_SETTLED
-	PathPack   = "/v1/pack"                // POST PackRequest → header HeaderPack: PackResult, body: a git pack (may be empty)
-	PathReset  = "/v1/reset"               // POST ResetRequest → 204
+	PathStatus = "/v1/status"                    // GET → Status
+	PathSetup  = "/v1/setup"                     // POST SetupRequest → NDJSON of SetupEvent, the last one has Done
+	PathAgent  = "/v1/agent"                     // POST AgentRequest → AgentResult; idempotent by fingerprint while the process lives
+	PathTurn   = "/v1/turns/{turn}"              // PUT TurnRequest → 202 TurnTaken; the same turn again → 200
+	PathLog    = "/v1/turns/{turn}/log"          // GET ?after=N → NDJSON of Record, live until the end record
+	PathCancel = "/v1/turns/{turn}/cancel"       // POST CancelRequest → 202; twice is fine
+	PathAnswer = "/v1/turns/{turn}/answer"       // POST AnswerRequest → 204; again → QUESTION_SETTLED
+	PathBlob   = "/v1/turns/{turn}/blobs/{blob}" // GET ?offset=N → its bytes from there; DELETE → 204: the server has it
+	PathPack   = "/v1/pack"                      // POST PackRequest → header HeaderPack: PackResult, body: a git pack (may be empty)
+	PathReset  = "/v1/reset"                     // POST ResetRequest → 204
 )
 
 // HeaderPack carries the PackResult as JSON beside the pack itself.

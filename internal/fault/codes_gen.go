@@ -180,6 +180,12 @@ const (
 	QuestionNotFound Code = "QUESTION_NOT_FOUND"
 	// QuestionSettled: The question has been answered, has expired or was taken back.
 	QuestionSettled Code = "QUESTION_SETTLED"
+	// BlobNotFound: There is no such blob in this session.
+	BlobNotFound Code = "BLOB_NOT_FOUND"
+	// BlobMissing: The blob could not be kept.
+	BlobMissing Code = "BLOB_MISSING"
+	// BlobPending: The blob is still on its way from the sandbox.
+	BlobPending Code = "BLOB_PENDING"
 )
 
 var order = []Code{
@@ -271,6 +277,9 @@ var order = []Code{
 	SandboxForeign,
 	QuestionNotFound,
 	QuestionSettled,
+	BlobNotFound,
+	BlobMissing,
+	BlobPending,
 }
 
 var infos = map[Code]Info{
@@ -362,4 +371,7 @@ var infos = map[Code]Info{
 	SandboxForeign:           {SandboxForeign, "unavailable", "The sandbox was made by another provider or on another machine.", "Send a prompt: a new sandbox goes on from the work that was packed. Start the server as it was before to reach the old one.", false},
 	QuestionNotFound:         {QuestionNotFound, "not_found", "There is no such question in this session.", "List the session's questions to see their ids.", false},
 	QuestionSettled:          {QuestionSettled, "conflict", "The question has been answered, has expired or was taken back.", "Nothing was changed. Get the question to see who answered what.", false},
+	BlobNotFound:             {BlobNotFound, "not_found", "There is no such blob in this session.", "Read the session's transcript: its data-blob parts have the ids.", false},
+	BlobMissing:              {BlobMissing, "not_found", "The blob could not be kept.", "What the transcript shows of it is all that there is.", false},
+	BlobPending:              {BlobPending, "unavailable", "The blob is still on its way from the sandbox.", "Try again in a moment.", true},
 }

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/hearthd/hearth/internal/audit"
+	"github.com/hearthd/hearth/internal/blob"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/ticket"
@@ -29,6 +30,8 @@ type Deps struct {
 	Isolation string
 	// Bundle writes the session's packed work as a git bundle. Code: NOTHING_TO_DELIVER.
 	Bundle func(ctx context.Context, session string, w io.Writer) error
+	// Blobs has what no part of a transcript can carry; nil: there is nothing.
+	Blobs *blob.Store
 	// Step is what the start of the session's sandbox does now: [StepSandbox],
 	// [StepClone] or [StepSetup]. Nil or an empty answer: it is not known.
 	Step func(session.ID) string
@@ -252,6 +255,8 @@ func Register(r *Registry, d Deps) {
 		Doc: "Answer a question. The first answer counts; a later one is refused with QUESTION_SETTLED."}, o.answer)
 	Add(r, Meta{Name: "diff", Method: http.MethodGet, Path: one + "/diff", Right: RightRead, Status: http.StatusOK,
 		Doc: "Compare the packed work with where it began. Wakes nothing."}, o.diff)
+	Add(r, Meta{Name: "blob", Method: http.MethodGet, Path: one + "/blobs/{blob}", Right: RightRead, Status: http.StatusOK, Media: "application/octet-stream",
+		Doc: "Fetch what a data-blob part of the transcript tells of, byte for byte but for masked secrets. Wakes nothing."}, o.blob)
 	Add(r, Meta{Name: "bundle", Method: http.MethodGet, Path: one + "/bundle", Right: RightRead, Status: http.StatusOK, Media: "application/x-git-bundle",
 		Doc: "Fetch the packed work as a git bundle, delivered or not. It needs the commit that the session began from. Wakes nothing."}, o.bundle)
 	Add(r, Meta{Name: "capabilities", Method: http.MethodGet, Path: "/v1/capabilities", Right: RightRead, Status: http.StatusOK,

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hearthd/hearth/internal/blob"
 	"github.com/hearthd/hearth/internal/driverapi"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/session"
@@ -56,7 +57,8 @@ type Recorder struct {
 	Secrets  func() [][]byte
 	Now      func() time.Time
 	Slog     *slog.Logger
-	MaxBytes int64 // of one turn's parts; 0: 64 MiB
+	MaxBytes int64       // of one turn's parts; 0: 64 MiB
+	Blobs    *blob.Store // for what no part can carry; nil: it stays in the sandbox
 }
 
 // Told is what the model door knows of a turn.
@@ -68,7 +70,8 @@ type Told struct {
 // Record follows one turn until its end has been told to the session, or ctx ends.
 // told is asked at the end.
 func (r *Recorder) Record(ctx context.Context, src Source, id session.ID, t session.Turn, told func() Told) error {
-	w := &turn{r: r, id: id, t: t, mask: transcript.NewMasker(r.Secrets()), check: uistream.NewChecker(string(t.ID)), told: told}
+	w := &turn{r: r, id: id, t: t, mask: transcript.NewMasker(r.Secrets()), check: uistream.NewChecker(string(t.ID)), told: told, blobs: r.blobs(ctx, src)}
+	defer w.blobs.stop()
 	if err := w.restore(ctx); err != nil {
 		return err
 	}
@@ -116,6 +119,7 @@ type turn struct {
 	mask  *transcript.Masker
 	check *uistream.Checker
 	told  func() Told
+	blobs *blobs // nil: none are taken
 
 	n       int64 // last part taken
 	content bool  // the agent has said something
@@ -148,6 +152,7 @@ func (w *turn) restore(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("stored part %s: %w", p.Cursor, err)
 			}
+			w.blob(part)
 			if asks(part) { // told before, unless the server was killed between the two
 				if err := w.tell(ctx, part); err != nil {
 					return err
@@ -277,6 +282,7 @@ func (w *turn) part(ctx context.Context, rec driverapi.Record) error {
 	}
 	w.n = rec.N
 	w.ready(w.mask.Add(rec.N, rec.Part))
+	w.blob(p)
 	if asks(p) {
 		if err := w.question(ctx, p); err != nil {
 			return err
@@ -364,6 +370,7 @@ func (w *turn) apply(ctx context.Context, ev session.Event) error {
 }
 
 func (w *turn) done(ctx context.Context, e *driverapi.End, truncated string) error {
+	w.blobs.harvest(e.Outcome)
 	told := w.told()
 	ev := session.AgentDone{
 		Turn: w.t.ID, Outcome: e.Outcome, Code: fault.Code(e.Code), Clean: e.Clean && w.invalid == "", Truncated: truncated, Usage: told.Usage,

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hearthd/hearth/internal/agent"
+	"github.com/hearthd/hearth/internal/blob"
 	"github.com/hearthd/hearth/internal/delivery"
 	"github.com/hearthd/hearth/internal/delivery/forge"
 	"github.com/hearthd/hearth/internal/door"
@@ -40,10 +41,11 @@ type Config struct {
 	Forge     forge.Forge
 	AllowFile bool         // repositories of this machine
 	Healthy   func() error // why no sandbox can be started here; nil: none is known
-	TempDir   string       // for packs that are looked at; not seen by sandboxes
-	Driver    string       // path of the driver's binary
-	DoorsDir  string       // folder for doors sockets; short
-	Owner     string       // of effect leases; unique for this process
+	Blobs     *blob.Store
+	TempDir   string // for packs that are looked at; not seen by sandboxes
+	Driver    string // path of the driver's binary
+	DoorsDir  string // folder for doors sockets; short
+	Owner     string // of effect leases; unique for this process
 	Fence     int64
 	Slog      *slog.Logger
 	Now       func() time.Time

@@ -469,5 +469,10 @@ func (r *Runner) deleteSession(ctx context.Context, e session.Effect) error {
 	if err := r.cfg.Delivery.Remove(ctx, string(e.Session)); err != nil {
 		return fmt.Errorf("remove work: %w", err)
 	}
+	if r.cfg.Blobs != nil {
+		if err := r.cfg.Blobs.Remove(string(e.Session)); err != nil {
+			return err
+		}
+	}
 	return r.cfg.Service.Remove(ctx, &a.Session)
 }

@@ -388,8 +388,12 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 		keys = append(keys, bytes.TrimSpace(token))
 	}
 	service := &session.Service{Store: db, Log: db, Viewers: a.hub, NewID: NewID, Now: o.Now, Slog: o.Log}
+	keep, err := blobs(ctx, o, db, func() [][]byte { return slices.Concat(keys, creds.Secrets()) })
+	if err != nil {
+		return nil, err
+	}
 	rec := &recorder.Recorder{
-		Sessions: service, Log: db, Publish: a.hub.Publish, Stored: a.hub.Stored, Now: o.Now, Slog: o.Log,
+		Sessions: service, Log: db, Publish: a.hub.Publish, Stored: a.hub.Stored, Now: o.Now, Slog: o.Log, Blobs: keep,
 		Secrets: func() [][]byte { return slices.Concat(keys, creds.Secrets()) },
 	}
 	installer := &agent.Installer{Dir: dirs.Agents, Logger: o.Log, Now: o.Now}
@@ -397,7 +401,7 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 	a.runner = runner.New(runner.Config{
 		Service: service, Store: db, Log: db, Recorder: rec, Sandboxes: boxes, Root: o.Root, Limits: o.Limits,
 		Agents: installer, Models: providers, Delivery: work, Forge: host, AllowFile: o.AllowFile,
-		Healthy: a.test.failure, TempDir: temp, Driver: driver, DoorsDir: doors, Owner: NewID("srv"), Fence: fence, Slog: o.Log, Now: o.Now,
+		Healthy: a.test.failure, Blobs: keep, TempDir: temp, Driver: driver, DoorsDir: doors, Owner: NewID("srv"), Fence: fence, Slog: o.Log, Now: o.Now,
 		Registries: registries, AllowHosts: o.AllowHosts, AllowPrivate: o.AllowPrivate, Idle: o.Idle, MaxLive: o.MaxLive, SetupTimeout: o.SetupTimeout,
 	})
 	service.Judge, service.Work, service.Wake, service.Seal = a.runner, a.runner, a.runner.Wake, rec.Seal
@@ -409,7 +413,7 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 	gw := &gateway.Gateway{Hub: a.hub, Sessions: service, Recheck: a.attach.recheck(registry), Audit: a.attach.audit, Now: o.Now, Log: o.Log}
 	operation.Register(registry, operation.Deps{
 		Sessions: service, Capabilities: caps.read, Isolation: string(boxes.Capabilities().Isolation), Now: o.Now,
-		Bundle: work.Bundle, Step: a.runner.StartStep, Tickets: a.attach.tickets, Audit: a.attach.audit,
+		Bundle: work.Bundle, Blobs: keep, Step: a.runner.StartStep, Tickets: a.attach.tickets, Audit: a.attach.audit,
 	})
 	h, err := rest.New(rest.Config{
 		Registry: registry, Stream: gw.ServeStream, Chat: gw.ServeChat, Watch: gw.ServeWatch, Redeem: a.attach.tickets.Redeem, Origins: o.Origins,

@@ -1,5 +1,7 @@
 package uistream
 
+import "strings"
+
 // Hearth is what Hearth adds to a part where readers keep it, under
 // providerMetadata.hearth.
 type Hearth struct {
@@ -321,4 +323,48 @@ func Join(a, b Part) (joined Part, ok bool) {
 	}
 	x.Kind, x.Delta, x.Lossy = BlockKind(a.Type[:len(a.Type)-len("-delta")]), x.Delta+y.Delta, x.Lossy || y.Lossy
 	return x.Part(), true
+}
+
+// Blob is the data of a data-blob part: bytes that are kept apart, because no part
+// can carry them. What a driver says of a blob is judged by whoever fetches it.
+type Blob struct {
+	ID        string `json:"id,omitempty"` // "sha256:" and 64 hexadecimal digits of the bytes; empty: they are lost
+	Bytes     int64  `json:"bytes"`
+	MediaType string `json:"mediaType,omitempty"`
+	Of        BlobOf `json:"of"`
+	Why       string `json:"why"`
+	From      int64  `json:"from,omitempty"` // bytes of the text before the blob's first, which are in the transcript
+	Lost      string `json:"lost,omitempty"` // why there is no blob, a sentence
+}
+
+// BlobOf says what a blob is of; exactly one is set.
+type BlobOf struct {
+	ToolCallID string `json:"toolCallId,omitempty"`
+	Block      string `json:"block,omitempty"` // id of a text or reasoning block
+	Turn       string `json:"turn,omitempty"`  // "updates": what the agent sent, "rest": parts beyond the turn's limit; lines of JSON
+}
+
+// Reasons for a blob.
+const (
+	BlobTooLarge     = "too_large"
+	BlobNotText      = "not_text"
+	BlobControlCodes = "control_codes"
+	BlobTurnLimit    = "turn_limit"
+)
+
+// Limits of blobs.
+const (
+	MaxBlobBytes      = 256 << 20 // of one, and of all of a turn
+	MaxTurnBlobs      = 1000
+	BlobIDPrefix      = "sha256:"
+	blobIDHexadecimal = 64
+)
+
+// BlobDigest is the hexadecimal digest in a blob's id; false when it is none.
+func BlobDigest(id string) (string, bool) {
+	hex, ok := strings.CutPrefix(id, BlobIDPrefix)
+	if !ok || len(hex) != blobIDHexadecimal || strings.Trim(hex, "0123456789abcdef") != "" {
+		return "", false
+	}
+	return hex, true
 }

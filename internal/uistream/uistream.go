@@ -70,6 +70,8 @@ const (
 	DataDiff        = "diff"        // id "diff": what the turn changed
 	DataRung        = "rung"        // how the agent of this turn got its memory
 	DataSuperseded  = "superseded"  // {from, to}: an older run of text that was streamed again
+	DataBlob        = "blob"        // bytes that are kept apart: [Blob]
+	DataLimit       = "limit"       // id "limit": the turn said more than its limit, once; the rest is in a blob
 	DataTurnEnd     = "turn-end"    // server-made: state, code, sentence, rung, usage
 	DataUserPrompt  = "user-prompt" // server-made: the prompt, for a reader that has no other way to it
 	dataPrefix      = "data-"

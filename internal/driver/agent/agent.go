@@ -21,6 +21,7 @@ import (
 	"github.com/hearthd/hearth/internal/driver/proc"
 	"github.com/hearthd/hearth/internal/driverapi"
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/uistream"
 )
 
 const (
@@ -63,11 +64,14 @@ type Agent struct {
 
 // Options of a start.
 type Options struct {
-	Procs    *proc.Table
-	Version  string   // of the driver, told to the agent
-	Env      []string // below the request's
-	SpillDir string
-	Log      *slog.Logger
+	Procs   *proc.Table
+	Version string   // of the driver, told to the agent
+	Env     []string // below the request's
+	// SpillDir is for lines that are too long for memory; a receiver may take a file out
+	// of it while it handles the line. SpillRoom tells whether its disk takes some bytes more; nil: it does.
+	SpillDir  string
+	SpillRoom func(bytes int64) bool
+	Log       *slog.Logger
 }
 
 // Start puts the files there, runs the command and initializes the connection.
@@ -171,7 +175,7 @@ func (a *Agent) run(ctx context.Context, req driverapi.AgentRequest, env []strin
 			acp.MethodRequestPermission: a.permission,
 			acp.MethodElicit:            a.elicitation,
 		},
-	}, acp.Options{SpillDir: o.SpillDir, Log: o.Log})
+	}, acp.Options{SpillDir: o.SpillDir, SpillRoom: o.SpillRoom, MaxSpillBytes: uistream.MaxBlobBytes, Log: o.Log})
 	a.Client = acp.Client{Conn: conn}
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	a.cancel = cancel
@@ -243,6 +247,7 @@ func (a *Agent) Authenticate(ctx context.Context) error {
 }
 
 func (a *Agent) notification(_ context.Context, n acp.Notification) {
+	defer dropSpilled(n.Cut)
 	if n.Method != acp.MethodSessionUpdate {
 		return
 	}
@@ -255,7 +260,15 @@ func (a *Agent) notification(_ context.Context, n acp.Notification) {
 	}
 }
 
+// dropSpilled removes the file of a long line that nobody took.
+func dropSpilled(c *acp.Cut) {
+	if c != nil && c.File != "" {
+		_ = os.Remove(c.File) // it was taken
+	}
+}
+
 func (a *Agent) permission(ctx context.Context, r *acp.Request) {
+	defer dropSpilled(r.Cut)
 	var p acp.PermissionRequest
 	if err := acp.Decode(r.Params, &p); err != nil {
 		_ = r.Fail(acp.Errorf(acp.CodeInvalidParams, "the parameters of %s: %v", r.Method, err)) // an agent that is gone needs no answer

@@ -85,7 +85,7 @@ func (c *Converter) Ask(questionID string, r acp.PermissionRequest) []uistream.P
 	c.asks[questionID] = a
 	c.emit(uistream.ToolApprovalRequest{ApprovalID: questionID, ToolCallID: id, At: c.at})
 	c.data(uistream.Data{Name: uistream.DataPermission, ID: questionID, Data: uistream.ValueOf(a.data)})
-	return c.out
+	return c.result()
 }
 
 // Answered shows what became of a question. An allowed call is shown as running
@@ -104,16 +104,17 @@ func (c *Converter) Answered(questionID string, answer Answer) []uistream.Part {
 		t.question = ""
 	}
 	if t.done || t.question != "" {
-		return c.out
+		return c.result()
 	}
 	switch {
 	case answer.Denied:
 		t.done, t.denied, t.held = true, true, false
 		c.emit(uistream.ToolOutputDenied{ToolCallID: t.id, EndAt: c.at})
+		c.keepTool(t, fitted{})
 	case answer.Allowed:
 		t.inputKey, t.inputSent = 0, false
 		c.input(t)
 		c.progress(t, true)
 	}
-	return c.out
+	return c.result()
 }

@@ -12,7 +12,6 @@
 package convert
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -42,9 +41,9 @@ type Options struct {
 	// harness prints as if the agent had said it. Such a chunk becomes a
 	// data-notice part.
 	NoisePrefixes []string
-	// Lost is told the raw update whenever a part could not carry it whole, so
-	// that it can be kept elsewhere. May be nil.
-	Lost func(raw json.RawMessage)
+	// Blobs keeps what the parts do not carry; what is kept is told by data-blob parts.
+	// Nil: it is lost, and marked.
+	Blobs Blobs
 }
 
 // Converter makes the parts of one turn. The order of calls is Begin, then any
@@ -58,7 +57,7 @@ type Converter struct {
 	at    uistream.Stamp // of the call at hand
 	time  time.Time
 	bad   bool // the update at hand was not valid UTF-8
-	lost  bool // a part of the call at hand does not carry all of it
+	lost  bool // a part does not carry all of the update at hand, nor does a blob of its own
 	out   []uistream.Part
 	begun bool
 	ended bool
@@ -73,6 +72,8 @@ type Converter struct {
 	last   map[string]string // newest data by name, of parts with a fixed id
 	usage  usageData
 	ids    int
+
+	updates BlobWriter // what has no blob of its own
 }
 
 // New makes a converter for the turn, whose id is the message's.
@@ -105,23 +106,34 @@ func (c *Converter) Update(raw json.RawMessage) []uistream.Part {
 		return nil
 	}
 	c.enter()
-	text := raw
-	if !utf8.Valid(text) {
-		text, c.bad = bytes.ToValidUTF8(text, []byte("\uFFFD")), true
-	}
-	u, err := acp.ParseUpdate(text)
+	c.bad = !utf8.Valid(raw)
+	u, err := acp.ParseUpdate(raw)
 	if err != nil {
-		c.unknown(text)
+		c.unknown(raw)
 	} else {
 		c.update(u)
 	}
-	if (c.lost || c.bad || u.Cut != nil) && c.o.Lost != nil {
-		c.o.Lost(raw)
+	if c.lost && u.Cut == nil {
+		c.keepUpdate(raw)
+	}
+	return c.result()
+}
+
+// result is the parts of the call at hand. Whatever an agent has put into them, none
+// steers a terminal.
+func (c *Converter) result() []uistream.Part {
+	for i, p := range c.out {
+		if raw, changed := uistream.PlainJSON(p.Raw); changed {
+			c.out[i].Raw = raw
+		}
 	}
 	return c.out
 }
 
 func (c *Converter) update(u acp.Update) {
+	if u.Cut != nil {
+		defer c.take(u.Cut, c.cutOf(u))
+	}
 	switch u.Kind {
 	case acp.UpdateAgentMessage:
 		c.chunk(uistream.Text, u)
@@ -169,6 +181,7 @@ func (c *Converter) unknown(raw json.RawMessage) {
 func (c *Converter) data(d uistream.Data) {
 	f := c.fit(d.Data, dataBytes)
 	d.Data, d.TruncatedBytes, d.Lossy, d.At = f.value, f.truncated, f.lossy, c.at
+	c.lost = c.lost || f.lossy || f.truncated > 0
 	c.emit(d)
 }
 
@@ -235,14 +248,16 @@ func (c *Converter) End(e End) []uistream.Part {
 			c.finish(t)
 		}
 		c.interrupt(t, why)
+		c.seal(&t.keep, uistream.BlobOf{ToolCallID: t.id})
 	}
 	if e.Usage != nil {
 		c.usage.Turn = e.Usage
 		c.fixed(uistream.DataUsage, uistream.ValueOf(c.usage))
 	}
+	c.sealUpdates()
 	c.emit(uistream.FinishStep{EndAt: c.at})
 	c.ended = true
-	return c.out
+	return c.result()
 }
 
 // Tick gives live output that was held back because it came too fast. Calling
@@ -260,7 +275,7 @@ func (c *Converter) Tick() []uistream.Part {
 			c.progress(t, false)
 		}
 	}
-	return c.out
+	return c.result()
 }
 
 // Held tells whether a Tick may have something to give.
@@ -284,10 +299,11 @@ func (c *Converter) OldestOpenTool() (id string, since time.Time, ok bool) {
 	return "", time.Time{}, false
 }
 
-// id keeps an agent's id as it is unless it is too long to be one.
+// id keeps an agent's id as it is unless it is too long to be one or no text.
 func (c *Converter) id(s string) string {
-	if len(s) <= idBytes {
+	if len(s) <= idBytes && !uistream.HasControl(s) {
 		return strings.ToValidUTF8(s, "\uFFFD")
 	}
-	return fmt.Sprintf("%s…%016x", cutText(s, idBytes/2), hash([]byte(s)))
+	plain, _ := uistream.PlainText(strings.ToValidUTF8(s, "\uFFFD"))
+	return fmt.Sprintf("%s…%016x", cutText(plain, idBytes/2), hash([]byte(s)))
 }

@@ -22,13 +22,13 @@ type turn struct {
 	check *uistream.Checker
 	now   time.Time
 	parts []uistream.Part
-	lost  []string
+	kept  *kept
 }
 
 func begin(t testing.TB, o convert.Options) *turn {
 	t.Helper()
-	x := &turn{t: t, check: uistream.NewChecker("turn_1"), now: epoch}
-	o.Lost = func(raw json.RawMessage) { x.lost = append(x.lost, string(raw)) }
+	x := &turn{t: t, check: uistream.NewChecker("turn_1"), now: epoch, kept: &kept{}}
+	o.Blobs = x.kept
 	x.c = convert.New("turn_1", func() time.Time { return x.now }, o)
 	x.take(x.c.Begin())
 	return x
@@ -41,6 +41,9 @@ func (x *turn) take(parts []uistream.Part) []string {
 	for _, p := range parts {
 		if _, err := x.check.Check(p.Raw); err != nil {
 			x.t.Fatalf("%v\n%.2000s", err, p.Raw)
+		}
+		if _, changed := uistream.PlainJSON(p.Raw); changed {
+			x.t.Fatalf("a part steers terminals: %.2000q", p.Raw)
 		}
 		out = append(out, plain(p))
 	}
@@ -439,8 +442,10 @@ func TestBytesThatAreNoText(t *testing.T) {
 		text    string
 		lossy   bool
 	}{
-		{"escapes and NUL are text", []string{chunk("\x1b[31mred\x00\x07", "")}, "\x1b[31mred\x00\x07", false},
-		{"bytes that are no UTF-8", []string{"{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"a\xff\xfeb\"}}"}, "a\uFFFDb", true},
+		{"escapes and NUL", []string{chunk("\x1b[31mred\x00\x07", "")}, "red\uFFFD\uFFFD", true},
+		{"an escape sequence cut in two", []string{chunk("a\x1b", ""), chunk("[3", ""), chunk("1mred", "")}, "ared", true},
+		{"UTF-8 cut in two", []string{"{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"a\xe2\x82\"}}", "{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"\xacb\"}}"}, "a€b", false},
+		{"bytes that are no UTF-8", []string{"{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"a\xff\xfeb\"}}"}, "a\uFFFD\uFFFDb", true},
 		{"a pair cut in two", []string{`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a\ud83d"}}`, `{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"\ude00b"}}`}, "a😀b", false},
 		{"a pair cut in two by capitals", []string{`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"\uD83D"}}`, `{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"\uDE00"}}`}, "😀", false},
 		{"a whole pair, and a backslash that looks like one", []string{`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"\ud83d\ude00\\ud83d é\n"}}`}, "😀\\ud83d é\n", false},
@@ -464,8 +469,8 @@ func TestBytesThatAreNoText(t *testing.T) {
 			if text != tt.text || lossy != tt.lossy {
 				t.Errorf("%q, lossy %v", text, lossy)
 			}
-			if tt.lossy && len(x.lost) == 0 && tt.name != "half a pair at the end" {
-				t.Error("nobody was told")
+			if tt.lossy != (len(x.kept.all) == 1) {
+				t.Errorf("%d blobs", len(x.kept.all))
 			}
 		})
 	}
@@ -478,7 +483,7 @@ func TestLargeThings(t *testing.T) {
 	t.Run("text is split, not cut", func(t *testing.T) {
 		t.Parallel()
 		x := begin(t, convert.Options{})
-		long := strings.Repeat("é\x00\u2028", 200_000)
+		long := strings.Repeat("é\t\u2028", 200_000)
 		x.say(chunk(long, ""))
 		x.end(convert.End{})
 		var text strings.Builder
@@ -494,22 +499,22 @@ func TestLargeThings(t *testing.T) {
 		x := begin(t, convert.Options{})
 		u := toolUpdate(`"status":"failed","title":` + string(quoted) + `,"rawInput":{"file":"/a","content":` + string(quoted) + `},"content":[{"type":"content","content":{"type":"text","text":` + string(quoted) + `}}],"rawOutput":{"k":` + string(quoted) + `}`)
 		got := x.say(u)
-		if len(got) != 3 || !strings.Contains(got[1], `"file":"/a"`) || !strings.Contains(got[1], "bytes left out") || !strings.Contains(got[1], `"hearth.truncatedBytes":2097`) || !strings.Contains(got[2], `"hearth.truncatedBytes":4194`) {
+		if len(got) != 4 || !strings.Contains(got[1], `"file":"/a"`) || !strings.Contains(got[1], "bytes left out") || !strings.Contains(got[1], `"hearth.truncatedBytes":2097`) || !strings.Contains(got[2], `"hearth.truncatedBytes":4194`) {
 			for _, g := range got {
 				t.Errorf("%.200s … %.200s", g, g[max(0, len(g)-200):])
 			}
 		}
-		if len(x.lost) != 1 || x.lost[0] != u {
-			t.Error("the whole was not handed over")
+		x.end(convert.End{}) // the title is in no blob of the call
+		if want := u + "\n"; len(x.kept.all) != 2 || x.kept.all[1].String() != want || !strings.HasPrefix(x.kept.all[0].String(), `{"input":{"file":"/a"`) {
+			t.Errorf("%d blobs: the whole was not kept", len(x.kept.all))
 		}
-		x.end(convert.End{})
 	})
 	t.Run("what has no texts to cut", func(t *testing.T) {
 		t.Parallel()
 		mid := `"` + big[:640<<10] + `"`
 		x := begin(t, convert.Options{})
 		got := x.say(toolUpdate(`"status":"completed","rawOutput":[` + strings.Repeat("1234567,", 100_000) + `0]`))
-		if len(got) != 3 || !strings.Contains(got[2], `"truncated":true`) || !strings.Contains(got[2], `"bytes":80`) {
+		if len(got) != 4 || !strings.Contains(got[2], `"truncated":true`) || !strings.Contains(got[2], `"bytes":80`) {
 			t.Errorf("%.300s", got)
 		}
 		x.say(`{"sessionUpdate":"from_the_future","x":` + mid + `}`)
@@ -524,7 +529,7 @@ func TestLargeThings(t *testing.T) {
 		x := begin(t, convert.Options{})
 		x.say(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"begin…"},"_hearthCut":{"bytes":99999999,"file":"/x"}}`)
 		got := x.say(`{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","_hearthCut":{"bytes":77777777,"file":""}}`)
-		if len(got) != 4 || !strings.Contains(got[0], `"hearth.truncatedBytes":99999999`) || !strings.Contains(got[3], `"hearth.truncatedBytes":77777777`) || len(x.lost) != 2 {
+		if len(got) != 5 || !strings.Contains(got[0], `"hearth.truncatedBytes":99999999`) || !strings.Contains(got[3], `"hearth.truncatedBytes":77777777`) || !strings.Contains(got[4], "data-blob") || len(x.kept.taken) != 1 {
 			t.Errorf("%v", got)
 		}
 		x.end(convert.End{})

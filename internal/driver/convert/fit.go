@@ -20,11 +20,11 @@ type fitted struct {
 // fit cleans a value and cuts its long texts until it has at most limit bytes.
 func (c *Converter) fit(raw uistream.Value, limit int) fitted {
 	v, lossy := uistream.Clean(raw)
-	f := fitted{value: v, lossy: lossy || c.bad}
+	v, controls := uistream.PlainJSON(v)
+	f := fitted{value: v, lossy: lossy || controls || c.bad}
 	if len(v) > limit {
 		f.value, f.truncated = shrink(v, limit), int64(len(v))
 	}
-	c.lost = c.lost || f.lossy || f.truncated > 0
 	return f
 }
 

@@ -3,7 +3,6 @@ package convert
 import (
 	"encoding/json"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/hearthd/hearth/internal/acp"
@@ -18,7 +17,9 @@ type block struct {
 	at    uistream.Stamp
 	lossy bool
 	cut   int64
-	high  uint16 // first half of a surrogate pair that a chunk ended with
+	join  uistream.Joiner
+	plain uistream.Plain
+	keep  keep
 }
 
 func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
@@ -46,18 +47,25 @@ func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
 		c.block = &block{kind: k, id: string(k) + "-" + itoa(c.blocks), agent: agent, at: c.at}
 		c.emit(uistream.BlockStart{Kind: k, ID: c.block.id, At: c.at, ProviderMetadata: uistream.HearthMeta(uistream.Hearth{At: c.at, Agent: agent})})
 	}
-	text, lossy := c.pairs(b)
+	text, raw, lossy := c.text(b)
+	text, controls := c.block.plain.Text(text)
+	switch {
+	case lossy:
+		c.must(&c.block.keep, uistream.BlobNotText)
+	case controls:
+		c.must(&c.block.keep, uistream.BlobControlCodes)
+	}
+	c.block.keep.write(raw)
 	if u.Cut != nil {
 		c.block.cut = u.Cut.Bytes
 	}
-	c.delta(text, lossy || c.bad)
+	c.lost = c.lost || c.bad && utf8.Valid(b.Raw) // what is no text is elsewhere in the update
+	c.delta(text, lossy || controls)
 }
 
 // delta emits text in pieces that fit a part.
 func (c *Converter) delta(text string, lossy bool) {
-	if lossy {
-		c.block.lossy, c.lost = true, true
-	}
+	c.block.lossy = c.block.lossy || lossy
 	for len(text) > 0 {
 		n := len(text)
 		if n > deltaBytes {
@@ -76,105 +84,31 @@ func (c *Converter) closeBlock() {
 	if b == nil {
 		return
 	}
-	if b.high != 0 {
-		b.high = 0
-		c.delta("\uFFFD", true)
+	if text, raw, lossy := b.join.End(); lossy {
+		c.must(&b.keep, uistream.BlobNotText)
+		b.keep.write(raw)
+		c.delta(text, true)
 	}
 	c.emit(uistream.BlockEnd{Kind: b.kind, ID: b.id, EndAt: c.at, ProviderMetadata: uistream.HearthMeta(uistream.Hearth{
 		At: b.at, EndAt: c.at, Agent: b.agent, Lossy: b.lossy, TruncatedBytes: b.cut,
 	})})
 	c.block = nil
+	c.seal(&b.keep, uistream.BlobOf{Block: b.id})
 }
 
-// pairs gives the text of a chunk. Agents that count in UTF-16 cut text in the
-// middle of a surrogate pair, which JSON can carry and UTF-8 cannot: the first
-// half waits for the chunk with the second.
-func (c *Converter) pairs(b acp.ContentBlock) (text string, lossy bool) {
-	raw := string(b.Raw)
-	if c.block.high == 0 && !strings.Contains(raw, `\ud`) && !strings.Contains(raw, `\uD`) {
-		return b.Text, false
-	}
-	var t struct {
-		Text json.RawMessage `json:"text"`
-	}
-	if acp.Decode(b.Raw, &t) != nil {
-		return b.Text, false
-	}
-	var units []uint16
-	if c.block.high != 0 {
-		units = append(units, c.block.high)
-		c.block.high = 0
-	}
-	units = appendUnits(units, t.Text)
-	if n := len(units); n > 0 && units[n-1] >= 0xD800 && units[n-1] < 0xDC00 {
-		c.block.high = units[n-1]
-		units = units[:n-1]
-	}
-	for i := 0; i < len(units); i++ {
-		if !utf16.IsSurrogate(rune(units[i])) {
-			continue
+// text gives the text of a chunk and its bytes. Agents cut text in the middle of a
+// character; its beginning waits for the chunk with its end.
+func (c *Converter) text(b acp.ContentBlock) (text string, raw []byte, lossy bool) {
+	said := []byte(b.Text)
+	if s := string(b.Raw); c.bad || strings.Contains(s, `\ud`) || strings.Contains(s, `\uD`) {
+		var t struct {
+			Text json.RawMessage `json:"text"`
 		}
-		if i+1 < len(units) && utf16.DecodeRune(rune(units[i]), rune(units[i+1])) != utf8.RuneError {
-			i++
-			continue
-		}
-		lossy = true
-	}
-	return string(utf16.Decode(units)), lossy
-}
-
-// appendUnits decodes a valid JSON string to UTF-16, lone surrogates kept.
-func appendUnits(dst []uint16, quoted []byte) []uint16 {
-	s := quoted
-	if len(s) < 2 {
-		return dst
-	}
-	s = s[1 : len(s)-1]
-	for i := 0; i < len(s); {
-		if s[i] == '\\' && i+1 < len(s) {
-			if s[i+1] == 'u' && i+6 <= len(s) {
-				dst = append(dst, hex4(s[i+2:i+6]))
-				i += 6
-				continue
-			}
-			r := s[i+1]
-			switch r {
-			case 'n':
-				r = '\n'
-			case 't':
-				r = '\t'
-			case 'r':
-				r = '\r'
-			case 'b':
-				r = '\b'
-			case 'f':
-				r = '\f'
-			}
-			dst = append(dst, uint16(r))
-			i += 2
-			continue
-		}
-		r, size := utf8.DecodeRune(s[i:])
-		dst = utf16.AppendRune(dst, r)
-		i += size
-	}
-	return dst
-}
-
-func hex4(b []byte) uint16 {
-	var v uint16
-	for _, c := range b {
-		v <<= 4
-		switch {
-		case c >= '0' && c <= '9':
-			v |= uint16(c - '0')
-		case c >= 'a' && c <= 'f':
-			v |= uint16(c-'a') + 10
-		case c >= 'A' && c <= 'F':
-			v |= uint16(c-'A') + 10
+		if acp.Decode(b.Raw, &t) == nil {
+			said = uistream.Unquote(t.Text)
 		}
 	}
-	return v
+	return c.block.join.Text(said)
 }
 
 // content emits a block that is no text.
@@ -210,6 +144,7 @@ func (c *Converter) content(b acp.ContentBlock) {
 		}
 	}
 	f := c.fit(uistream.Value(b.Raw), valueBytes)
+	c.lost = c.lost || f.lossy || f.truncated > 0
 	c.emit(uistream.Data{Name: uistream.DataContent, Data: f.value, At: c.at, Lossy: f.lossy, TruncatedBytes: f.truncated})
 }
 

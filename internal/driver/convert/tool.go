@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hearthd/hearth/internal/acp"
 	"github.com/hearthd/hearth/internal/uistream"
@@ -18,7 +19,11 @@ type tool struct {
 	at    uistream.Stamp
 	since time.Time
 
-	terminal []byte          // newest output of the agent's own terminal
+	terminal []byte // newest output of the agent's own terminal, as it is shown
+	join     uistream.Joiner
+	plain    uistream.Plain
+	keep     keep            // of the terminal
+	kept     uint64          // of what became a blob
 	exit     json.RawMessage // how its command ended
 	cut      int64           // size of a line that was longer than could be held
 
@@ -32,6 +37,7 @@ type tool struct {
 	denied    bool   // by a person
 	question  string // open one
 	lossy     bool
+	inputLost bool // the part does not carry all of the input
 }
 
 const terminalBytes = 256 << 10
@@ -57,7 +63,11 @@ func (c *Converter) tool(u acp.ToolCall, cut *acp.Cut) {
 	if cut != nil {
 		t.cut = cut.Bytes
 	}
-	t.terminals(u.Meta)
+	if title := deref(u.Title); len(title) > titleBytes || uistream.HasControl(title) || len(u.Locations) > dataBytes || len(u.ToolCallID) > idBytes ||
+		c.bad && utf8.Valid(u.Content) && utf8.Valid(u.RawOutput) && utf8.Valid(u.RawInput) && utf8.Valid(u.Meta) {
+		c.lost = true // the blob of the call does not have it
+	}
+	c.terminals(t, u.Meta)
 	if !known {
 		c.emit(uistream.ToolInputStart{
 			ToolCallID: id, ToolName: t.name(), Dynamic: true, Title: t.title(), ToolMetadata: t.metadata(nil), At: t.at,
@@ -127,7 +137,7 @@ func (c *Converter) input(t *tool) (sent bool) {
 		return false
 	}
 	f := c.fit(in, valueBytes)
-	t.lossy = t.lossy || f.lossy
+	t.lossy, t.inputLost = t.lossy || f.lossy, f.lossy || f.truncated > 0
 	if t.inputSent {
 		t.lastLive = c.time
 	}
@@ -169,9 +179,10 @@ func (c *Converter) finish(t *tool) {
 			ToolCallID: t.id, ErrorText: t.errorText(), Dynamic: true, EndAt: c.at,
 			ToolMetadata: t.metadata(f.value), ProviderMetadata: meta,
 		}.Part())
-		return
+	} else {
+		c.sent(t, uistream.ToolOutputAvailable{ToolCallID: t.id, Output: f.value, Dynamic: true, EndAt: c.at, ProviderMetadata: meta}.Part())
 	}
-	c.sent(t, uistream.ToolOutputAvailable{ToolCallID: t.id, Output: f.value, Dynamic: true, EndAt: c.at, ProviderMetadata: meta}.Part())
+	c.keepTool(t, f)
 }
 
 // interrupt ends a call that the end of the turn cut short.
@@ -190,6 +201,7 @@ func (c *Converter) interrupt(t *tool, why string) {
 	}
 	p.ProviderMetadata = t.endMeta(c.at, f, true)
 	c.emit(p)
+	c.keepTool(t, f)
 }
 
 func (t *tool) endMeta(at uistream.Stamp, f fitted, interrupted bool) *uistream.Meta {
@@ -211,7 +223,7 @@ func (c *Converter) output(t *tool, limit int) (fitted, uint64) {
 	v = append(append(v, `{"content":`...), content...)
 	v = append(append(v, `,"rawOutput":`...), raw...)
 	if len(t.terminal) > 0 || t.exit != nil {
-		out := strings.ToValidUTF8(string(t.terminal), "\uFFFD")
+		out := string(t.terminal)
 		if limit < valueBytes && len(out) > limit/4 {
 			out = tailOf(out, limit/4) // who watches wants to see the newest
 		}
@@ -219,7 +231,7 @@ func (c *Converter) output(t *tool, limit int) (fitted, uint64) {
 	}
 	f := c.fit(append(v, '}'), limit)
 	if l1 || l2 {
-		f.lossy, c.lost = true, true
+		f.lossy = true
 	}
 	t.lossy = t.lossy || f.lossy
 	return f, key
@@ -234,12 +246,12 @@ type terminal struct {
 
 // terminals takes over what agents tell of terminals of their own in _meta:
 // output as it comes, and the exit.
-func (t *tool) terminals(meta json.RawMessage) {
+func (c *Converter) terminals(t *tool, meta json.RawMessage) {
 	if len(meta) == 0 {
 		return
 	}
 	type chunk struct {
-		Data string `json:"data"`
+		Data json.RawMessage `json:"data"`
 	}
 	var m struct {
 		Output *chunk          `json:"terminal_output"`
@@ -253,11 +265,23 @@ func (t *tool) terminals(meta json.RawMessage) {
 		m.Output = m.Delta
 	}
 	if m.Output != nil {
-		t.terminal = append(t.terminal, m.Output.Data...)
-		if over := len(t.terminal) - terminalBytes; over > 0 {
-			t.terminal = append([]byte(nil), t.terminal[over:]...)
-			t.lossy = true
+		text, raw, bad := t.join.Text(uistream.Unquote(m.Output.Data))
+		text, controls := t.plain.Text(text)
+		over := len(t.terminal) + len(text) - terminalBytes
+		switch {
+		case bad:
+			c.must(&t.keep, uistream.BlobNotText)
+		case controls:
+			c.must(&t.keep, uistream.BlobControlCodes)
+		case over > 0:
+			c.must(&t.keep, uistream.BlobTooLarge)
 		}
+		t.keep.write(raw)
+		t.terminal = append(t.terminal, text...)
+		if over > 0 {
+			t.terminal = []byte(tailOf(string(t.terminal), terminalBytes))
+		}
+		t.lossy = t.lossy || bad || controls || over > 0
 	}
 	if m.Exit != nil {
 		t.exit = m.Exit
@@ -354,7 +378,7 @@ func (t *tool) errorText() string {
 		}
 	}
 	if strings.TrimSpace(text) == "" {
-		text = strings.ToValidUTF8(string(t.terminal), "\uFFFD")
+		text = string(t.terminal)
 	}
 	if strings.TrimSpace(text) == "" {
 		return "The tool call failed."

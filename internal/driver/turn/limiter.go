@@ -3,6 +3,7 @@ package turn
 import (
 	"time"
 
+	"github.com/hearthd/hearth/internal/driver/convert"
 	"github.com/hearthd/hearth/internal/uistream"
 )
 
@@ -12,16 +13,20 @@ const (
 	capParts   = 99_000
 	capBytes   = 60 << 20
 	closeBytes = 64 << 10 // a closing part beyond the cap may have so many
+	blobBytes  = 4 << 10  // and one that tells of a blob so many
 )
 
 // limiter lets parts through up to the caps. Beyond them it says so once, and
-// lets through only what closes a block or tool call that was begun.
+// lets through only what closes a block or tool call that was begun, and what tells of
+// blobs; the rest becomes a blob.
 type limiter struct {
 	maxParts, maxBytes int64
 
 	parts, bytes int64
 	dropped      int64
 	over         bool
+	blobs        convert.Blobs // nil: the rest is lost
+	rest         convert.BlobWriter
 	open         map[string]bool // blocks and tool calls
 }
 
@@ -37,13 +42,17 @@ func (l *limiter) pass(in []uistream.Part, now time.Time) []uistream.Part {
 		if !l.over && (l.parts+1 > l.maxParts || l.bytes+int64(len(p.Raw)) > l.maxBytes) {
 			l.over = true
 			out = append(out, uistream.Data{
-				Name: "truncated", ID: "truncated", At: uistream.At(now),
+				Name: uistream.DataLimit, ID: uistream.DataLimit, At: uistream.At(now),
 				Data: uistream.ValueOf(map[string]any{"reason": "turn limit", "parts": l.parts, "bytes": l.bytes}),
 			}.Part())
 		}
 		if l.over && !l.closes(p) {
 			l.dropped++
+			l.keep(p)
 			continue
+		}
+		if p.Type == uistream.TypeFinishStep {
+			out = append(out, l.seal(now)...)
 		}
 		l.track(p)
 		l.parts++
@@ -51,6 +60,29 @@ func (l *limiter) pass(in []uistream.Part, now time.Time) []uistream.Part {
 		out = append(out, p)
 	}
 	return out
+}
+
+// keep puts a part to the rest.
+func (l *limiter) keep(p uistream.Part) {
+	if l.blobs == nil {
+		return
+	}
+	if l.rest == nil {
+		l.rest = l.blobs.Create(true)
+	}
+	_, _ = l.rest.Write(p.Raw) // told by Seal
+	_, _ = l.rest.Write([]byte("\n"))
+}
+
+// seal gives the part that tells where the rest is.
+func (l *limiter) seal(now time.Time) []uistream.Part {
+	if l.rest == nil {
+		return nil
+	}
+	b := uistream.Blob{MediaType: "application/x-ndjson", Of: uistream.BlobOf{Turn: "rest"}, Why: uistream.BlobTurnLimit}
+	b.ID, b.Bytes, b.Lost = l.rest.Seal()
+	l.rest = nil
+	return []uistream.Part{uistream.Data{Name: uistream.DataBlob, Data: uistream.ValueOf(b), At: uistream.At(now)}.Part()}
 }
 
 // key is what a part belongs to, empty for none.
@@ -96,6 +128,8 @@ func (l *limiter) closes(p uistream.Part) bool {
 	switch p.Type {
 	case uistream.TypeFinishStep:
 		return true
+	case uistream.DataType(uistream.DataBlob):
+		return len(p.Raw) <= blobBytes
 	case uistream.TypeTextEnd, uistream.TypeReasoningEnd, uistream.TypeToolOutputError, uistream.TypeToolOutputDenied, uistream.TypeToolInputError:
 		return l.open[key(p)]
 	case uistream.TypeToolInputAvailable:

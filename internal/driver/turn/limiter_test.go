@@ -20,7 +20,7 @@ func TestLimiter(t *testing.T) {
 	said := 0
 	take := func(parts []uistream.Part) {
 		for _, p := range l.pass(parts, now()) {
-			if p.Type == "data-truncated" {
+			if p.Type == "data-limit" {
 				said++
 			}
 			if _, err := check.Check(p.Raw); err != nil {

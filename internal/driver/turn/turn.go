@@ -53,6 +53,7 @@ type Options struct {
 	Room   func()
 	Work   string // the agent's working directory
 	Log    *turnlog.Log
+	Blobs  convert.Blobs // for what no part can carry; nil: it is lost
 	Now    func() time.Time
 	Logger *slog.Logger
 	// MaxParts of the turn; zero: what the server takes.
@@ -100,8 +101,8 @@ func New(o Options) *Turn {
 	return &Turn{
 		policy: policy, open: map[string]*question{}, settled: map[string]bool{},
 		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: broken, breakOnce: sync.OnceFunc(func() { close(broken) }),
-		cap:  limiter{maxParts: cmp.Or(o.MaxParts, capParts), maxBytes: capBytes},
-		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise}),
+		cap:  limiter{maxParts: cmp.Or(o.MaxParts, capParts), maxBytes: capBytes, blobs: o.Blobs},
+		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise, Blobs: o.Blobs}),
 	}
 }
 

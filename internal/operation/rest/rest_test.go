@@ -390,7 +390,7 @@ func TestOpenAPIDescribesEveryPath(t *testing.T) {
 		"transcript": "get /v1/agent-sessions/{id}/transcript", "diff": "get /v1/agent-sessions/{id}/diff", "capabilities": "get /v1/capabilities",
 		"listQuestions": "get /v1/agent-sessions/{id}/questions", "getQuestion": "get /v1/agent-sessions/{id}/questions/{question}",
 		"answerQuestion": "post /v1/agent-sessions/{id}/questions/{question}/answer",
-		"bundle":         "get /v1/agent-sessions/{id}/bundle", "chat": "post /v1/agent-sessions/{id}/stream", "stream": "get /v1/agent-sessions/{id}/stream",
+		"blob":           "get /v1/agent-sessions/{id}/blobs/{blob}", "bundle": "get /v1/agent-sessions/{id}/bundle", "chat": "post /v1/agent-sessions/{id}/stream", "stream": "get /v1/agent-sessions/{id}/stream",
 		"attachTicket": "post /v1/agent-sessions/{id}/attach-ticket", "watch": "get /v1/watch",
 	}
 	if d := cmp.Diff(want, got); d != "" {

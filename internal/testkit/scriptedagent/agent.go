@@ -24,6 +24,7 @@
 //
 //	@@flood N [BYTES]@@      N updates as fast as they go
 //	@@rubbish [N]@@          N lines on stdout that are no JSON-RPC
+//	@@bytes say|tool [FILE]@@ a text or a tool's output of all 256 bytes, or of a file's
 //	@@line BYTES@@           one update whose text has so many bytes
 //	@@stderr N@@             N lines of noise on stderr
 //	@@exit N@@, @@kill@@     end in mid-turn, by exit status or SIGKILL

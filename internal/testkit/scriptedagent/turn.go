@@ -209,7 +209,7 @@ func init() {
 			t.in, t.out = d.Int(0, 0), d.Int(1, 0)
 			return nil
 		},
-		"flood": (*turn).flood, "rubbish": (*turn).rubbish, "line": (*turn).line, "stderr": (*turn).stderr,
+		"flood": (*turn).flood, "rubbish": (*turn).rubbish, "bytes": (*turn).rawBytes, "line": (*turn).line, "stderr": (*turn).stderr,
 		"exit": (*turn).exit, "kill": (*turn).kill, "hang": (*turn).hang, "ignore-cancel": (*turn).ignoreCancel,
 		"orphan": (*turn).orphan, "unknown-update": (*turn).unknownUpdate, "unknown-request": (*turn).unknownRequest,
 		"update-first": (*turn).updateFirst, "dangling": (*turn).dangling, "late": (*turn).lateUpdates,

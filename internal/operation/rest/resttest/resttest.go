@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hearthd/hearth/internal/audit"
+	"github.com/hearthd/hearth/internal/blob"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/gateway"
 	"github.com/hearthd/hearth/internal/operation"
@@ -52,7 +53,9 @@ type World struct {
 	// Step is what the start of every sandbox does; nil: not known.
 	Step atomic.Pointer[string]
 	// Cut makes bundles break off behind their first bytes while it is set.
-	Cut    atomic.Bool
+	Cut atomic.Bool
+	// Blobs keeps blobs; nothing fetches them.
+	Blobs  *blob.Store
 	t      testing.TB
 	logged text
 	parts  sync.Map // session id → *atomic.Int64, the last part of its open turn
@@ -72,6 +75,7 @@ func New(t testing.TB) *World {
 	})
 	w := &World{t: t, Hub: gateway.NewHub(), Store: store, Identity: &Identity{}}
 	w.Log = slog.New(slog.NewTextHandler(&w.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.Blobs = &blob.Store{Dir: filepath.Join(t.TempDir(), "blobs"), Rows: store, Secrets: func() [][]byte { return nil }, Now: time.Now, Log: w.Log}
 	var ids atomic.Int64
 	newID := func(prefix string) string { return fmt.Sprintf("%s_%08d", prefix, ids.Add(1)) }
 	w.Sessions = &session.Service{
@@ -82,7 +86,7 @@ func New(t testing.TB) *World {
 	w.Gateway = &gateway.Gateway{Hub: w.Hub, Sessions: w.Sessions, Recheck: w.Identity.recheck, Audit: w.Audit, Now: time.Now, Log: w.Log}
 	registry := operation.NewRegistry(w.Identity.authorize)
 	operation.Register(registry, operation.Deps{
-		Sessions: w.Sessions, Isolation: "gvisor", Now: time.Now, Bundle: w.bundle, Tickets: desk, Audit: w.Audit,
+		Sessions: w.Sessions, Isolation: "gvisor", Now: time.Now, Bundle: w.bundle, Blobs: w.Blobs, Tickets: desk, Audit: w.Audit,
 		Step: func(session.ID) string {
 			if p := w.Step.Load(); p != nil {
 				return *p

@@ -27,6 +27,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.activeSessionsStmt, err = db.PrepareContext(ctx, activeSessions); err != nil {
 		return nil, fmt.Errorf("error preparing query ActiveSessions: %w", err)
 	}
+	if q.announceBlobStmt, err = db.PrepareContext(ctx, announceBlob); err != nil {
+		return nil, fmt.Errorf("error preparing query AnnounceBlob: %w", err)
+	}
 	if q.countTokensStmt, err = db.PrepareContext(ctx, countTokens); err != nil {
 		return nil, fmt.Errorf("error preparing query CountTokens: %w", err)
 	}
@@ -53,6 +56,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.forgetAnswerStmt, err = db.PrepareContext(ctx, forgetAnswer); err != nil {
 		return nil, fmt.Errorf("error preparing query ForgetAnswer: %w", err)
+	}
+	if q.getBlobStmt, err = db.PrepareContext(ctx, getBlob); err != nil {
+		return nil, fmt.Errorf("error preparing query GetBlob: %w", err)
 	}
 	if q.getKeyStmt, err = db.PrepareContext(ctx, getKey); err != nil {
 		return nil, fmt.Errorf("error preparing query GetKey: %w", err)
@@ -138,6 +144,15 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.retryEffectStmt, err = db.PrepareContext(ctx, retryEffect); err != nil {
 		return nil, fmt.Errorf("error preparing query RetryEffect: %w", err)
 	}
+	if q.sessionBlobBytesStmt, err = db.PrepareContext(ctx, sessionBlobBytes); err != nil {
+		return nil, fmt.Errorf("error preparing query SessionBlobBytes: %w", err)
+	}
+	if q.sessionBlobsStmt, err = db.PrepareContext(ctx, sessionBlobs); err != nil {
+		return nil, fmt.Errorf("error preparing query SessionBlobs: %w", err)
+	}
+	if q.settleBlobStmt, err = db.PrepareContext(ctx, settleBlob); err != nil {
+		return nil, fmt.Errorf("error preparing query SettleBlob: %w", err)
+	}
 	if q.spendNonceStmt, err = db.PrepareContext(ctx, spendNonce); err != nil {
 		return nil, fmt.Errorf("error preparing query SpendNonce: %w", err)
 	}
@@ -164,6 +179,11 @@ func (q *Queries) Close() error {
 	if q.activeSessionsStmt != nil {
 		if cerr := q.activeSessionsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing activeSessionsStmt: %w", cerr)
+		}
+	}
+	if q.announceBlobStmt != nil {
+		if cerr := q.announceBlobStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing announceBlobStmt: %w", cerr)
 		}
 	}
 	if q.countTokensStmt != nil {
@@ -209,6 +229,11 @@ func (q *Queries) Close() error {
 	if q.forgetAnswerStmt != nil {
 		if cerr := q.forgetAnswerStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing forgetAnswerStmt: %w", cerr)
+		}
+	}
+	if q.getBlobStmt != nil {
+		if cerr := q.getBlobStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing getBlobStmt: %w", cerr)
 		}
 	}
 	if q.getKeyStmt != nil {
@@ -351,6 +376,21 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing retryEffectStmt: %w", cerr)
 		}
 	}
+	if q.sessionBlobBytesStmt != nil {
+		if cerr := q.sessionBlobBytesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing sessionBlobBytesStmt: %w", cerr)
+		}
+	}
+	if q.sessionBlobsStmt != nil {
+		if cerr := q.sessionBlobsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing sessionBlobsStmt: %w", cerr)
+		}
+	}
+	if q.settleBlobStmt != nil {
+		if cerr := q.settleBlobStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing settleBlobStmt: %w", cerr)
+		}
+	}
 	if q.spendNonceStmt != nil {
 		if cerr := q.spendNonceStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing spendNonceStmt: %w", cerr)
@@ -421,6 +461,7 @@ type Queries struct {
 	db                   DBTX
 	tx                   *sql.Tx
 	activeSessionsStmt   *sql.Stmt
+	announceBlobStmt     *sql.Stmt
 	countTokensStmt      *sql.Stmt
 	deleteEffectStmt     *sql.Stmt
 	deleteSessionStmt    *sql.Stmt
@@ -430,6 +471,7 @@ type Queries struct {
 	dropTokensStmt       *sql.Stmt
 	dueEffectsStmt       *sql.Stmt
 	forgetAnswerStmt     *sql.Stmt
+	getBlobStmt          *sql.Stmt
 	getKeyStmt           *sql.Stmt
 	getQuestionStmt      *sql.Stmt
 	getServerKeyStmt     *sql.Stmt
@@ -458,6 +500,9 @@ type Queries struct {
 	queuedTurnsStmt      *sql.Stmt
 	renewEffectStmt      *sql.Stmt
 	retryEffectStmt      *sql.Stmt
+	sessionBlobBytesStmt *sql.Stmt
+	sessionBlobsStmt     *sql.Stmt
+	settleBlobStmt       *sql.Stmt
 	spendNonceStmt       *sql.Stmt
 	turnPartsStmt        *sql.Stmt
 	unleaseEffectsStmt   *sql.Stmt
@@ -471,6 +516,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		db:                   tx,
 		tx:                   tx,
 		activeSessionsStmt:   q.activeSessionsStmt,
+		announceBlobStmt:     q.announceBlobStmt,
 		countTokensStmt:      q.countTokensStmt,
 		deleteEffectStmt:     q.deleteEffectStmt,
 		deleteSessionStmt:    q.deleteSessionStmt,
@@ -480,6 +526,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		dropTokensStmt:       q.dropTokensStmt,
 		dueEffectsStmt:       q.dueEffectsStmt,
 		forgetAnswerStmt:     q.forgetAnswerStmt,
+		getBlobStmt:          q.getBlobStmt,
 		getKeyStmt:           q.getKeyStmt,
 		getQuestionStmt:      q.getQuestionStmt,
 		getServerKeyStmt:     q.getServerKeyStmt,
@@ -508,6 +555,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		queuedTurnsStmt:      q.queuedTurnsStmt,
 		renewEffectStmt:      q.renewEffectStmt,
 		retryEffectStmt:      q.retryEffectStmt,
+		sessionBlobBytesStmt: q.sessionBlobBytesStmt,
+		sessionBlobsStmt:     q.sessionBlobsStmt,
+		settleBlobStmt:       q.settleBlobStmt,
 		spendNonceStmt:       q.spendNonceStmt,
 		turnPartsStmt:        q.turnPartsStmt,
 		unleaseEffectsStmt:   q.unleaseEffectsStmt,

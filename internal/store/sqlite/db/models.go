@@ -14,6 +14,19 @@ type Audit struct {
 	Details   string
 }
 
+type Blob struct {
+	Session   string
+	ID        string
+	Turn      string
+	MediaType string
+	State     string
+	Reason    string
+	Digest    string
+	Bytes     int64
+	Masked    int64
+	At        int64
+}
+
 type Effect struct {
 	ID         string
 	Session    string

@@ -98,6 +98,21 @@ func TestEveryMethod(t *testing.T) {
 	if err != nil || len(queue.Items) != 1 || queue.Items[0].ID != q.Turn.ID || q.Position != 1 {
 		t.Fatalf("queue %+v, %v", queue, err)
 	}
+	edited, err := c.EditQueued(ctx, a.Session.ID, q.Turn.ID, client.Edit{Prompt: "Less", Position: 1})
+	if err != nil || edited.Turn.Prompt != "Less" || edited.Position != 1 || edited.Turn.EditedAt == nil {
+		t.Fatalf("edited %+v, %v", edited, err)
+	}
+	held, err := c.HoldQueue(ctx, a.Session.ID)
+	if err != nil || !held.QueueHeld {
+		t.Fatalf("held %+v, %v", held, err)
+	}
+	removed, err := c.RemoveQueued(ctx, a.Session.ID, q.Turn.ID)
+	if err != nil || removed.End != "never_started" {
+		t.Fatalf("removed %+v, %v", removed, err)
+	}
+	if _, err := c.EditQueued(ctx, a.Session.ID, q.Turn.ID, client.Edit{Prompt: "Late"}); !errors.As(err, &e) || e.Code != "TURN_NOT_QUEUED" || e.Details["state"] != "canceled" {
+		t.Fatalf("too late: %#v", err)
+	}
 	_, err = c.Cancel(ctx, a.Session.ID, q.Turn.ID)
 	must("cancel", err)
 	w.Begin(id)

@@ -158,6 +158,8 @@ type Turn struct {
 	StartedAt  *time.Time      `json:"startedAt,omitempty"`
 	SentAt     *time.Time      `json:"sentAt,omitempty"`
 	EndedAt    *time.Time      `json:"endedAt,omitempty"`
+	EditedAt   *time.Time      `json:"editedAt,omitempty"` // when its prompt was changed in the queue
+	EditedBy   string          `json:"editedBy,omitempty"`
 }
 
 // Ended says that nothing follows for the turn.

@@ -20,7 +20,7 @@ import (
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"", "run", "prompt", "attach", "list", "cancel", "questions", "answer", "transcript", "export", "diff", "bundle", "blob", "deliver", "discard", "delete", "serve", "stop", "agent", "agent install", "agent list", "agent verify", "doctor", "version", "exit-status",
+		"", "run", "prompt", "attach", "list", "cancel", "questions", "answer", "queue", "queue edit", "queue remove", "queue hold", "queue release", "transcript", "export", "diff", "bundle", "blob", "deliver", "discard", "delete", "serve", "stop", "agent", "agent install", "agent list", "agent verify", "doctor", "version", "exit-status",
 	} {
 		s := newShell(t)
 		args := append([]string{"help"}, strings.Fields(name)...)
@@ -35,7 +35,7 @@ func TestHelp(t *testing.T) {
 func TestRulesForSession(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
-		"prompt": "Without SESSION it is the newest one.", "attach": "Without SESSION it is the newest one.", "cancel": "Without SESSION it is the newest one.",
+		"prompt": "Without SESSION it is the newest one.", "attach": "Without SESSION it is the newest one.", "cancel": "Without SESSION it is the newest one.", "queue": "Without SESSION it is the newest one.",
 		"transcript": "Without SESSION it is the newest one.", "export": "Without SESSION it is the newest one.", "diff": "Without SESSION it is the newest one.", "bundle": "Without SESSION it is the newest one.", "deliver": "Without SESSION it is the newest one.",
 		"discard": "The session must be named: this cannot be undone.", "delete": "The session must be named: this cannot be undone.",
 	} {

@@ -46,6 +46,8 @@ const (
 	TurnInFlight Code = "TURN_IN_FLIGHT"
 	// QueueFull: Too many prompts wait in this session.
 	QueueFull Code = "QUEUE_FULL"
+	// TurnNotQueued: The prompt is not in the queue any more.
+	TurnNotQueued Code = "TURN_NOT_QUEUED"
 	// PromptTooLarge: The prompt is too large.
 	PromptTooLarge Code = "PROMPT_TOO_LARGE"
 	// NothingToCancel: No turn is at work.
@@ -210,6 +212,7 @@ var order = []Code{
 	IdempotencyConflict,
 	TurnInFlight,
 	QueueFull,
+	TurnNotQueued,
 	PromptTooLarge,
 	NothingToCancel,
 	NothingToDeliver,
@@ -304,6 +307,7 @@ var infos = map[Code]Info{
 	IdempotencyConflict:      {IdempotencyConflict, "conflict", "The same idempotency key came with another body.", "Use a new key for a new request.", false},
 	TurnInFlight:             {TurnInFlight, "conflict", "A turn is at work in this session.", "Wait for it, cancel it, or queue the prompt.", true},
 	QueueFull:                {QueueFull, "exhausted", "Too many prompts wait in this session.", "Wait until some have run or remove some.", true},
+	TurnNotQueued:            {TurnNotQueued, "conflict", "The prompt is not in the queue any more.", "Read the turn to see what became of it; cancel it, or send another prompt.", false},
 	PromptTooLarge:           {PromptTooLarge, "invalid", "The prompt is too large.", "Keep a prompt within 100 KiB and all prompts of a session within 8 MiB.", false},
 	NothingToCancel:          {NothingToCancel, "conflict", "No turn is at work.", "Nothing needs to be done.", false},
 	NothingToDeliver:         {NothingToDeliver, "conflict", "There is no packed work to deliver.", "Send a prompt first.", false},

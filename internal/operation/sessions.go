@@ -241,6 +241,12 @@ func Register(r *Registry, d Deps) {
 		Doc: "List the turns that wait."}, o.queue)
 	Add(r, Meta{Name: "releaseQueue", Method: http.MethodPost, Path: one + "/queue/release", Right: RightWrite, Mutation: true, Status: http.StatusOK,
 		Doc: "Let a held queue go on."}, o.release)
+	Add(r, Meta{Name: "holdQueue", Method: http.MethodPost, Path: one + "/queue/hold", Right: RightWrite, Mutation: true, Status: http.StatusOK,
+		Doc: "Hold the queue: the turn at work goes on, the next one waits for a release or a new prompt."}, o.hold)
+	Add(r, Meta{Name: "editQueued", Method: http.MethodPatch, Path: one + "/queue/{turn}", Right: RightWrite, Mutation: true, Status: http.StatusOK,
+		Doc: "Change the text or the place of a prompt that waits. One that has left the queue is refused with TURN_NOT_QUEUED."}, o.editQueued)
+	Add(r, Meta{Name: "removeQueued", Method: http.MethodDelete, Path: one + "/queue/{turn}", Right: RightWrite, Mutation: true, Status: http.StatusOK,
+		Doc: "Take a prompt out of the queue. Its turn stays, as canceled and never started. Twice is fine."}, o.removeQueued)
 	Add(r, Meta{Name: "transcript", Method: http.MethodGet, Path: one + "/transcript", Right: RightRead, Status: http.StatusOK,
 		Doc: "Read the stored conversation, a page at a time."}, o.transcript)
 	Add(r, Meta{Name: "messages", Method: http.MethodGet, Path: one + "/messages", Right: RightRead, Status: http.StatusOK,

@@ -120,6 +120,8 @@ type TurnView struct {
 	StartedAt  *time.Time    `json:"startedAt,omitempty" doc:"handed to the driver"`
 	SentAt     *time.Time    `json:"sentAt,omitempty" doc:"the prompt went to the agent"`
 	EndedAt    *time.Time    `json:"endedAt,omitempty"`
+	EditedAt   *time.Time    `json:"editedAt,omitempty" doc:"when its prompt was changed in the queue"`
+	EditedBy   string        `json:"editedBy,omitempty" doc:"who changed it last"`
 }
 
 // AcceptedView answers create and prompt.
@@ -181,6 +183,7 @@ func viewOfTurn(t *session.Turn, s *session.Session) TurnView {
 		Rung: t.Rung, Generation: t.Generation, StopReason: t.StopReason, End: string(t.End), Code: string(t.Code), Message: t.Message,
 		Commits: t.Commits, Notes: t.Notes, Commit: t.PackOID, DiffStat: t.DiffStat, Complete: t.Complete, Truncated: t.Truncated, Times: timesOf(t),
 		AcceptedAt: t.AcceptedAt, StartedAt: when(t.StartedAt), SentAt: when(t.SentAt), EndedAt: when(t.EndedAt),
+		EditedAt: when(t.EditedAt), EditedBy: t.EditedBy,
 	}
 	if t.RungFailed != "" && json.Unmarshal([]byte(t.RungFailed), &v.RungFailed) != nil {
 		v.RungFailed = []string{t.RungFailed}

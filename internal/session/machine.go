@@ -39,7 +39,7 @@ const (
 // Apply is the machine: what a session becomes by an event, and what must be done
 // for it. It is pure; a refused event returns an error and changes nothing.
 // Codes: ILLEGAL_MOVE, TURN_IN_FLIGHT, QUEUE_FULL, PROMPT_TOO_LARGE,
-// SESSION_DELETING, TURN_NOT_FOUND, QUESTION_SETTLED, NOTHING_TO_CANCEL, NOTHING_TO_DELIVER,
+// SESSION_DELETING, TURN_NOT_FOUND, TURN_NOT_QUEUED, QUESTION_SETTLED, NOTHING_TO_CANCEL, NOTHING_TO_DELIVER,
 // NOTHING_TO_DISCARD, UNDELIVERED_WORK.
 func Apply(a Aggregate, ev Event, now time.Time) (Aggregate, []Effect, error) {
 	m := &move{a: copyOf(a), now: now}
@@ -283,6 +283,12 @@ func (m *move) apply(ev Event) error {
 	case QueueReleased:
 		s.QueueHeld = false
 		return nil
+	case QueueEdited:
+		return m.edited(e)
+	case QueueRemoved:
+		return m.removed(e)
+	case HoldAsked:
+		return m.holdAsked()
 	case DeleteAsked:
 		return m.deleteAsked(e)
 	case QuestionAsked:
@@ -372,8 +378,13 @@ func (m *move) finish(t *Turn, end End, code fault.Code, message string) error {
 		return err
 	}
 	t.End, t.Code, t.Message = end, code, message
-	m.a.Session.QueueHeld = row.Queue == QueueHeld
+	m.hold(row)
 	return nil
+}
+
+// hold holds the queue after an end that says so; one that was held by hand stays held.
+func (m *move) hold(row endRow) {
+	m.a.Session.QueueHeld = m.a.Session.QueueHeld || row.Queue == QueueHeld
 }
 
 // retire takes an ended turn out of the aggregate.
@@ -420,7 +431,7 @@ func (m *move) agentDone(e AgentDone) error {
 	if err := m.to(t, TurnDelivering); err != nil {
 		return err
 	}
-	m.a.Session.QueueHeld = row.Queue == QueueHeld
+	m.hold(row)
 	m.do(Effect{Kind: EffectPack, Turn: t.ID, Generation: m.a.Session.Generation})
 	return nil
 }

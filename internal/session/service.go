@@ -361,12 +361,17 @@ func (s *Service) Turn(ctx context.Context, who Caller, id ID, turn TurnID) (Tur
 	return s.Store.Turn(ctx, id, turn)
 }
 
-// Cancel stops the named turn, or the one at work when turn is empty. Twice is fine.
+// Cancel stops the named turn, or the one at work when turn is empty. Twice is fine. Codes:
+// SESSION_NOT_FOUND, TURN_NOT_FOUND, NOTHING_TO_CANCEL when the turn has ended otherwise.
 func (s *Service) Cancel(ctx context.Context, who Caller, id ID, turn TurnID) (Aggregate, error) {
 	if _, err := s.Get(ctx, who, id); err != nil {
 		return Aggregate{}, err
 	}
-	return s.Apply(ctx, id, CancelAsked{Turn: turn, By: who.Subject})
+	a, err := s.Apply(ctx, id, CancelAsked{Turn: turn, By: who.Subject})
+	if turn != "" && fault.CodeOf(err) == fault.TurnNotFound {
+		return s.ended(ctx, id, turn)
+	}
+	return a, err
 }
 
 // Deliver pushes packed work that the remote does not have.

@@ -166,9 +166,12 @@ type Turn struct {
 	Session ID
 	Number  int64 // 1, 2, … in the order of leaving the queue; 0 while it waits there
 	Rank    int64 // order in the queue, lowest first; an interrupting prompt goes below all
-	State   TurnState
-	Prompt  string
-	Author  Author
+	// EditedAt is when the prompt was changed in the queue, and EditedBy who did it last.
+	EditedAt time.Time
+	EditedBy string
+	State    TurnState
+	Prompt   string
+	Author   Author
 
 	Agent        string // profile that took it
 	Build        string // of the profile

@@ -13,14 +13,13 @@ func (m *move) prompted(e Prompted) error {
 	switch {
 	case s.Deleting:
 		return fault.New(fault.SessionDeleting, "")
-	case len(e.Turn.Prompt) > MaxPromptBytes:
-		return fault.New(fault.PromptTooLarge, "The prompt has %d bytes; %d are allowed.", len(e.Turn.Prompt), MaxPromptBytes)
-	case s.PromptLen+int64(len(e.Turn.Prompt)) > MaxPromptsBytes:
-		return fault.New(fault.PromptTooLarge, "All prompts of this session together would have more than %d bytes.", MaxPromptsBytes)
 	case e.Mode == ModeReject && (m.a.Open != nil || len(m.a.Queue) > 0):
 		return fault.New(fault.TurnInFlight, "")
 	case len(m.a.Queue) >= MaxQueue:
 		return fault.New(fault.QueueFull, "%d prompts wait already.", MaxQueue)
+	}
+	if err := s.roomFor(e.Turn.Prompt, ""); err != nil {
+		return err
 	}
 	t := e.Turn
 	t.Session, t.State, t.AcceptedAt = s.ID, TurnAccepted, m.now
@@ -41,19 +40,8 @@ func (m *move) prompted(e Prompted) error {
 }
 
 func (m *move) cancel(e CancelAsked) error {
-	for i, q := range m.a.Queue {
-		if q.ID == e.Turn {
-			m.a.Queue = slices.Delete(m.a.Queue, i, i+1)
-			m.number(q)
-			q.StopReason, q.StopBy = StopCancel, e.By
-			held := m.a.Session.QueueHeld
-			if err := m.finish(q, EndNeverSent, fault.TurnCanceled, ""); err != nil {
-				return err
-			}
-			m.a.Session.QueueHeld = held // taking one out of the queue stops nothing else
-			m.a.Ended = append(m.a.Ended, q)
-			return nil
-		}
+	if i := m.queued(e.Turn); i >= 0 {
+		return m.dequeue(i, e.By)
 	}
 	t := m.a.Open
 	switch {

@@ -387,6 +387,7 @@ func TestOpenAPIDescribesEveryPath(t *testing.T) {
 		"cancel": "post /v1/agent-sessions/{id}/cancel", "deliver": "post /v1/agent-sessions/{id}/deliver", "discard": "post /v1/agent-sessions/{id}/discard",
 		"listQueue": "get /v1/agent-sessions/{id}/queue", "releaseQueue": "post /v1/agent-sessions/{id}/queue/release",
 		"messages": "get /v1/agent-sessions/{id}/messages", "export": "get /v1/agent-sessions/{id}/export",
+		"holdQueue": "post /v1/agent-sessions/{id}/queue/hold", "editQueued": "patch /v1/agent-sessions/{id}/queue/{turn}", "removeQueued": "delete /v1/agent-sessions/{id}/queue/{turn}",
 		"transcript": "get /v1/agent-sessions/{id}/transcript", "diff": "get /v1/agent-sessions/{id}/diff", "capabilities": "get /v1/capabilities",
 		"listQuestions": "get /v1/agent-sessions/{id}/questions", "getQuestion": "get /v1/agent-sessions/{id}/questions/{question}",
 		"answerQuestion": "post /v1/agent-sessions/{id}/questions/{question}/answer",

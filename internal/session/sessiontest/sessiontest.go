@@ -52,6 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"text of every kind survives", texts},
 		{"questions wait, are settled once, and stay", questions},
 		{"a form's values go when the agent has them", forms},
+		{"prompts that wait are changed", edits},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -69,6 +69,7 @@ func turnRow(t *session.Turn) (db.Turn, error) {
 		PackOid: t.PackOID, PackBase: t.PackBase, Commits: t.Commits, DiffStat: t.DiffStat, Notes: string(notes), PushSent: flag(t.PushSent), Delivery: string(delivery),
 		Complete: flag(t.Complete), Truncated: t.Truncated, Usage: t.Usage,
 		Asked: t.Asked, WaitingSince: micros(t.WaitingSince), Waited: t.Waited.Microseconds(),
+		EditedAt: micros(t.EditedAt), EditedBy: t.EditedBy,
 	}, nil
 }
 
@@ -83,6 +84,7 @@ func turnOf(r db.Turn) (session.Turn, error) {
 		PackOID: r.PackOid, PackBase: r.PackBase, Commits: r.Commits, DiffStat: r.DiffStat, PushSent: r.PushSent != 0,
 		Complete: r.Complete != 0, Truncated: r.Truncated, Usage: r.Usage,
 		Asked: r.Asked, WaitingSince: instant(r.WaitingSince), Waited: time.Duration(r.Waited) * time.Microsecond,
+		EditedAt: instant(r.EditedAt), EditedBy: r.EditedBy,
 	}
 	if err := json.Unmarshal([]byte(r.Notes), &t.Notes); err != nil {
 		return t, fmt.Errorf("decode notes of %s: %w", r.ID, err)

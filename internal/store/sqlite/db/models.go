@@ -190,4 +190,6 @@ type Turn struct {
 	Asked        int64
 	WaitingSince int64
 	Waited       int64
+	EditedAt     int64
+	EditedBy     string
 }

@@ -285,7 +285,7 @@ func (q *Queries) GetToken(ctx context.Context, hash string) (Token, error) {
 }
 
 const getTurn = `-- name: GetTurn :one
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE id = ?1 AND session = ?2
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by FROM turns WHERE id = ?1 AND session = ?2
 `
 
 type GetTurnParams struct {
@@ -340,6 +340,8 @@ func (q *Queries) GetTurn(ctx context.Context, arg GetTurnParams) (Turn, error) 
 		&i.Asked,
 		&i.WaitingSince,
 		&i.Waited,
+		&i.EditedAt,
+		&i.EditedBy,
 	)
 	return i, err
 }
@@ -510,7 +512,7 @@ func (q *Queries) LastPart(ctx context.Context, arg LastPartParams) (int64, erro
 }
 
 const lastReached = `-- name: LastReached :one
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1
 `
 
 func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error) {
@@ -560,6 +562,8 @@ func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error)
 		&i.Asked,
 		&i.WaitingSince,
 		&i.Waited,
+		&i.EditedAt,
+		&i.EditedBy,
 	)
 	return i, err
 }
@@ -779,7 +783,7 @@ func (q *Queries) NextFence(ctx context.Context) (int64, error) {
 }
 
 const numberedTurns = `-- name: NumberedTurns :many
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 `
 
 type NumberedTurnsParams struct {
@@ -841,6 +845,8 @@ func (q *Queries) NumberedTurns(ctx context.Context, arg NumberedTurnsParams) ([
 			&i.Asked,
 			&i.WaitingSince,
 			&i.Waited,
+			&i.EditedAt,
+			&i.EditedBy,
 		); err != nil {
 			return nil, err
 		}
@@ -952,7 +958,7 @@ func (q *Queries) PutToken(ctx context.Context, arg PutTokenParams) error {
 }
 
 const queuedTurns = `-- name: QueuedTurns :many
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited FROM turns WHERE session = ? AND state = 'accepted' ORDER BY rank
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by FROM turns WHERE session = ? AND state = 'accepted' ORDER BY rank
 `
 
 func (q *Queries) QueuedTurns(ctx context.Context, session string) ([]Turn, error) {
@@ -1008,6 +1014,8 @@ func (q *Queries) QueuedTurns(ctx context.Context, session string) ([]Turn, erro
 			&i.Asked,
 			&i.WaitingSince,
 			&i.Waited,
+			&i.EditedAt,
+			&i.EditedBy,
 		); err != nil {
 			return nil, err
 		}
@@ -1250,8 +1258,8 @@ func (q *Queries) UpsertQuestion(ctx context.Context, arg UpsertQuestionParams) 
 const upsertTurn = `-- name: UpsertTurn :exec
 INSERT INTO turns (id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation,
   accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean,
-  pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET number = excluded.number, rank = excluded.rank, state = excluded.state, agent = excluded.agent, build = excluded.build,
   fingerprint = excluded.fingerprint, rung = excluded.rung, rung_failed = excluded.rung_failed, agent_session = excluded.agent_session, generation = excluded.generation,
   starting_at = excluded.starting_at, sandbox_at = excluded.sandbox_at, started_at = excluded.started_at, sent_at = excluded.sent_at,
@@ -1259,7 +1267,8 @@ ON CONFLICT (id) DO UPDATE SET number = excluded.number, rank = excluded.rank, s
   stop_reason = excluded.stop_reason, stop_by = excluded.stop_by, end_row = excluded.end_row, code = excluded.code, message = excluded.message, clean = excluded.clean,
   pack_oid = excluded.pack_oid, pack_base = excluded.pack_base, commits = excluded.commits, diff_stat = excluded.diff_stat, notes = excluded.notes, push_sent = excluded.push_sent,
   delivery = excluded.delivery, complete = excluded.complete, truncated = excluded.truncated, usage = excluded.usage,
-  asked = excluded.asked, waiting_since = excluded.waiting_since, waited = excluded.waited
+  asked = excluded.asked, waiting_since = excluded.waiting_since, waited = excluded.waited,
+  prompt = excluded.prompt, edited_at = excluded.edited_at, edited_by = excluded.edited_by
 `
 
 type UpsertTurnParams struct {
@@ -1306,6 +1315,8 @@ type UpsertTurnParams struct {
 	Asked        int64
 	WaitingSince int64
 	Waited       int64
+	EditedAt     int64
+	EditedBy     string
 }
 
 func (q *Queries) UpsertTurn(ctx context.Context, arg UpsertTurnParams) error {
@@ -1353,6 +1364,8 @@ func (q *Queries) UpsertTurn(ctx context.Context, arg UpsertTurnParams) error {
 		arg.Asked,
 		arg.WaitingSince,
 		arg.Waited,
+		arg.EditedAt,
+		arg.EditedBy,
 	)
 	return err
 }

@@ -27,8 +27,8 @@ DELETE FROM sessions WHERE id = ?;
 -- name: UpsertTurn :exec
 INSERT INTO turns (id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation,
   accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean,
-  pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET number = excluded.number, rank = excluded.rank, state = excluded.state, agent = excluded.agent, build = excluded.build,
   fingerprint = excluded.fingerprint, rung = excluded.rung, rung_failed = excluded.rung_failed, agent_session = excluded.agent_session, generation = excluded.generation,
   starting_at = excluded.starting_at, sandbox_at = excluded.sandbox_at, started_at = excluded.started_at, sent_at = excluded.sent_at,
@@ -36,7 +36,8 @@ ON CONFLICT (id) DO UPDATE SET number = excluded.number, rank = excluded.rank, s
   stop_reason = excluded.stop_reason, stop_by = excluded.stop_by, end_row = excluded.end_row, code = excluded.code, message = excluded.message, clean = excluded.clean,
   pack_oid = excluded.pack_oid, pack_base = excluded.pack_base, commits = excluded.commits, diff_stat = excluded.diff_stat, notes = excluded.notes, push_sent = excluded.push_sent,
   delivery = excluded.delivery, complete = excluded.complete, truncated = excluded.truncated, usage = excluded.usage,
-  asked = excluded.asked, waiting_since = excluded.waiting_since, waited = excluded.waited;
+  asked = excluded.asked, waiting_since = excluded.waiting_since, waited = excluded.waited,
+  prompt = excluded.prompt, edited_at = excluded.edited_at, edited_by = excluded.edited_by;
 
 -- name: GetTurn :one
 SELECT * FROM turns WHERE id = @id AND session = @session;

@@ -13,7 +13,8 @@ LDFLAGS   := -s -w -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR) -X main.
 TOOL      := go tool -modfile=$(CURDIR)/tools/go.mod
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || command -v sudo 2>/dev/null)
 NPMTEST   := $(CACHE)/npmtest
-E2E       := HEARTH_BIN='$(CURDIR)/bin/hearth' HEARTH_TESTKIT='$(CURDIR)/bin/hearth-testkit' HEARTH_TEST_AGENTS='$(AGENTS)' CGO_ENABLED=1 go test -race -timeout 30m $(TESTFLAGS) ./internal/e2e
+NGINX     := $(firstword $(wildcard /usr/sbin/nginx /usr/local/sbin/nginx /usr/bin/nginx /opt/homebrew/bin/nginx) $(CACHE)/nginx/usr/sbin/nginx)
+E2E       := HEARTH_BIN='$(CURDIR)/bin/hearth' HEARTH_TESTKIT='$(CURDIR)/bin/hearth-testkit' HEARTH_TEST_AGENTS='$(AGENTS)' HEARTH_TEST_NGINX='$(NGINX)' HEARTH_NPMTEST_DIR='$(NPMTEST)' CGO_ENABLED=1 go test -race -timeout 30m $(TESTFLAGS) ./internal/e2e
 
 .PHONY: help
 help: ## list the commands
@@ -59,8 +60,15 @@ $(NPMTEST)/.done: internal/uistream/npmtest/package-lock.json internal/uistream/
 	cd '$(NPMTEST)' && npm ci --ignore-scripts --no-audit --no-fund
 	@touch '$@'
 
+# Not installed: a package's service would take port 80.
+$(CACHE)/nginx/usr/sbin/nginx:
+	@command -v apt-get >/dev/null || { echo "please install: nginx"; exit 1; }
+	@rm -rf '$(CACHE)/nginx' && mkdir -p '$(CACHE)/nginx'
+	cd '$(CACHE)/nginx' && { apt-get download -q nginx || { $(SUDO) apt-get update -q && apt-get download -q nginx; }; }
+	dpkg-deb -x '$(CACHE)'/nginx/nginx_*.deb '$(CACHE)/nginx'
+
 .PHONY: test
-test: deps agents $(NPMTEST)/.done ## run every test, with the race detector and the shipped binary
+test: deps agents $(NPMTEST)/.done $(NGINX) ## run every test, with the race detector and the shipped binary
 	HEARTH_NPMTEST_DIR='$(NPMTEST)' CGO_ENABLED=1 go test -race -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -v internal/e2e)
 	$(E2E)
 

@@ -51,7 +51,7 @@ func (g *Gateway) ServeChat(w http.ResponseWriter, r *http.Request, who session.
 	if _, err := g.Sessions.Get(r.Context(), who, id); err != nil {
 		return err
 	}
-	f := g.follower(w, who, id, ask)
+	f := g.follower(w, r, who, id, ask)
 	room, v, err := g.Hub.watch(id, ticketOf(r, who)) // before anything is accepted: a refusal must mean that nothing was
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (f *follower) answer(ctx context.Context, c operation.Chat) error {
 	asked := make([]session.Question, len(c.Answers))
 	newest := int64(0)
 	for i, a := range c.Answers {
-		if asked[i], err = f.g.Sessions.Question(ctx, f.who, f.id, a.Question); err != nil {
+		if asked[i], err = operation.AwaitQuestion(ctx, f.g.Sessions, f.who, f.id, a.Question); err != nil {
 			return err
 		}
 		if asked[i].Turn != t.ID {

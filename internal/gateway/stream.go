@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/hearthd/hearth/internal/audit"
@@ -80,7 +81,7 @@ func (g *Gateway) ServeStream(w http.ResponseWriter, r *http.Request, who sessio
 		return err
 	}
 	defer g.Hub.leave(id, room, v)
-	f := g.follower(w, who, id, ask)
+	f := g.follower(w, r, who, id, ask)
 	f.room, f.viewer = room, v
 	defer f.audited(r, &err)()
 	err = f.begin(r.Context(), &a)
@@ -99,6 +100,7 @@ func (f *follower) end(ctx context.Context, err error) error {
 	case err == nil:
 		f.out.buf = uistream.AppendDone(f.out.buf)
 		if f.out.flush() == nil { // a viewer that is gone needs no end
+			f.out.close.well()
 			_ = f.out.rc.SetWriteDeadline(time.Time{}) // the connection may serve another request
 		}
 		return nil
@@ -116,10 +118,10 @@ func (f *follower) end(ctx context.Context, err error) error {
 	panic(http.ErrAbortHandler)
 }
 
-func (g *Gateway) follower(w http.ResponseWriter, who session.Caller, id session.ID, a ask) *follower {
+func (g *Gateway) follower(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID, a ask) *follower {
 	return &follower{
 		g: g, who: who, id: id, ask: a,
-		out: writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait)},
+		out: writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait), padding: a.padding, close: closing(r)},
 	}
 }
 
@@ -137,6 +139,7 @@ type ask struct {
 	unknown   bool // the header's id is not one of ours
 	visible   bool // heartbeats as events
 	close     bool // the stream ends at a question
+	padding   int  // bytes of a comment behind every write
 }
 
 func readAsk(r *http.Request) (ask, error) {
@@ -150,6 +153,15 @@ func readAsk(r *http.Request) (ask, error) {
 			a.visible = v == "event"
 		case name == "approvals" && (v == "close" || v == "open" || v == ""):
 			a.close = v == "close"
+		case name == "padding":
+			if v == "" {
+				continue
+			}
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 1 || n > maxPadding {
+				return a, fault.New(fault.InvalidInput, "The query parameter padding must be a number of bytes from 1 to %d.", maxPadding)
+			}
+			a.padding = n
 		case name == "after":
 			if v == "" {
 				continue
@@ -482,6 +494,9 @@ type writer struct {
 	begun bool
 	plain bool   // not a UI-message stream
 	first func() // called with the first byte
+
+	padding int
+	close   closer
 }
 
 func (w *writer) add(event []byte) { w.buf = append(w.buf, event...) }
@@ -492,6 +507,7 @@ func (w *writer) pending() bool { return len(w.buf) > 0 }
 func (w *writer) flush() error {
 	if !w.begun {
 		w.begun = true
+		w.close.badly()
 		h := w.w.Header()
 		for _, x := range uistream.Header {
 			switch {
@@ -507,6 +523,7 @@ func (w *writer) flush() error {
 			w.first()
 		}
 	}
+	w.buf = appendPadding(w.buf, w.padding)
 	// A server without deadlines still lets go of a viewer when it closes the connection.
 	if err := w.rc.SetWriteDeadline(w.now().Add(w.wait)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return errGone

@@ -181,7 +181,7 @@ func (g *Gateway) ServeWatch(w http.ResponseWriter, r *http.Request, who session
 		return err
 	}
 	defer f.leave(watch)
-	out := &writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait), plain: true}
+	out := &writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait), plain: true, close: closing(r)}
 	err = g.tell(r.Context(), f, watch, after, who, out)
 	if errors.Is(err, errGone) || r.Context().Err() != nil {
 		return nil

@@ -99,6 +99,9 @@ func (o operations) question(ctx context.Context, c Call, in QuestionInput) (Que
 }
 
 func (o operations) answer(ctx context.Context, c Call, in AnswerInput) (QuestionView, error) {
+	if _, err := AwaitQuestion(ctx, o.d.Sessions, c.Caller, session.ID(in.ID), session.QuestionID(in.Question)); err != nil {
+		return QuestionView{}, err
+	}
 	q, err := o.d.Sessions.Answer(ctx, c.Caller, session.ID(in.ID), session.QuestionID(in.Question),
 		session.AnswerInput{Verdict: in.Verdict, Option: in.Option, Content: string(in.Content), Message: in.Message})
 	if err != nil {

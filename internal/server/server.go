@@ -194,7 +194,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	address := "http://" + ln.Addr().String()
 	srv := &http.Server{Handler: a.handler, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
-		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
+		ConnContext: gateway.WithConn, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
 	if err := writeRunning(o, address); err != nil {
 		return errors.Join(err, ln.Close())
 	}

@@ -22,7 +22,7 @@ func TestChatBeginsWithMessages(t *testing.T) {
 			id, turns := conversation(t, w)
 			w.Begin(id)
 			w.Say(id, uistream.BlockStart{Kind: uistream.Text, ID: "t"}.Part().Raw, uistream.BlockDelta{Kind: uistream.Text, ID: "t", Delta: "the beginning"}.Part().Raw)
-			got := npmtest.Open(t, line, w.URL+"/v1/agent-sessions", resttest.Token, string(id), func() {
+			got := npmtest.Seed(t, line, w.URL+"/v1/agent-sessions", resttest.Token, string(id), func() {
 				w.Say(id, uistream.BlockDelta{Kind: uistream.Text, ID: "t", Delta: " and the end"}.Part().Raw, uistream.BlockEnd{Kind: uistream.Text, ID: "t"}.Part().Raw)
 				w.End(id)
 			})

@@ -108,6 +108,7 @@ func streamOperation() *huma.Operation {
 			{Name: "after", In: "query", Description: "turn.part: go on after that part", Schema: text()},
 			{Name: "approvals", In: "query", Description: "close: the stream ends at a question that waits for an answer", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"open", "close"}}},
 			{Name: "heartbeat", In: "query", Description: "event: signs of life as visible events instead of comments", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"event"}}},
+			{Name: "padding", In: "query", Description: "bytes of a comment behind every write, for proxies that hold events back until a buffer is full", Schema: &huma.Schema{Type: huma.TypeInteger}},
 			{Name: "Last-Event-ID", In: "header", Description: "as after, and before it", Schema: text()},
 			{Name: ticket.Header, In: "header", Description: "an attach ticket, in place of a token", Schema: text()},
 		},

@@ -1,7 +1,8 @@
 // Package npmtest reads UI-message streams with the real AI SDK, for tests: both
 // npm releases that Hearth promises to work with, under Node, over HTTP from a
-// loopback server that uses Hearth's own encoder. It judges nothing; start at
-// [Read].
+// loopback server that uses Hearth's own encoder. Its [Page] keeps chats of
+// @ai-sdk/react for tests of a whole server. It judges nothing; start at [Read],
+// or at [Open].
 //
 // package.json and package-lock.json beside it name the releases. They are
 // installed apart from the source; see [Dir].
@@ -14,11 +15,13 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,7 +78,9 @@ type MessagePart struct {
 	ProviderMetadata       json.RawMessage `json:"providerMetadata"`
 	ResultProviderMetadata json.RawMessage `json:"resultProviderMetadata"`
 	Approval               *struct {
-		ID string `json:"id"`
+		ID       string `json:"id"`
+		Approved *bool  `json:"approved"`
+		Reason   string `json:"reason"`
 	} `json:"approval"`
 }
 
@@ -115,7 +120,7 @@ func Dir(tb testing.TB) string {
 	if dir == "" {
 		dir = filepath.Join(root, ".cache", "npmtest")
 	}
-	for _, l := range Lines {
+	for _, l := range append(slices.Sorted(maps.Keys(ChatLines)), append(Lines, "eventsource")...) {
 		if _, err := os.Stat(filepath.Join(dir, "node_modules", l, "package.json")); err != nil {
 			src := filepath.Join(root, "internal", "uistream", "npmtest")
 			tb.Fatalf("the AI SDK is not installed in %[1]s. Run:\n  mkdir -p %[1]s && cp %[2]s/package*.json %[1]s/ && (cd %[1]s && npm ci --ignore-scripts --no-audit --no-fund)\nor set %[3]s=1 to skip the tests that need it.", dir, src, skipEnv)
@@ -210,18 +215,18 @@ func Read(tb testing.TB, line string, streams []Stream) map[string]Result {
 	return results
 }
 
-// Opened is what a chat of the SDK had of a session.
-type Opened struct {
+// Seeded is what a chat of the SDK had of a session.
+type Seeded struct {
 	Error    string            `json:"error"`
 	Seeded   []json.RawMessage `json:"seeded"`   // read over REST
 	Messages []json.RawMessage `json:"messages"` // after the stream had ended
 	Status   string            `json:"status"`
 }
 
-// Open has a session opened by a chat of one line: its messages are read, judged by
+// Seed has a session opened by a chat of one line: its messages are read, judged by
 // the SDK's own validation, and the stream is resumed. api is the address of the
 // sessions. meanwhile is called when the stream is open and must see to it that the stream ends.
-func Open(tb testing.TB, line, api, token, session string, meanwhile func()) Opened {
+func Seed(tb testing.TB, line, api, token, session string, meanwhile func()) Seeded {
 	tb.Helper()
 	dir := Dir(tb)
 	file := filepath.Join(tb.TempDir(), "chat.mjs")
@@ -242,7 +247,7 @@ func Open(tb testing.TB, line, api, token, session string, meanwhile func()) Ope
 	}
 	sc := bufio.NewScanner(stdout)
 	sc.Buffer(nil, 256<<20)
-	var out Opened
+	var out Seeded
 	for sc.Scan() {
 		if sc.Text() == "open" {
 			meanwhile()

@@ -114,7 +114,9 @@ func New(t testing.TB) *World {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Server = httptest.NewServer(h)
+	w.Server = httptest.NewUnstartedServer(h)
+	w.Server.Config.ConnContext = gateway.WithConn
+	w.Server.Start()
 	w.URL = w.Server.URL
 	t.Cleanup(func() {
 		w.Hub.Close()

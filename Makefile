@@ -14,6 +14,7 @@ TOOL      := go tool -modfile=$(CURDIR)/tools/go.mod
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || command -v sudo 2>/dev/null)
 NPMTEST   := $(CACHE)/npmtest
 NGINX     := $(firstword $(wildcard /usr/sbin/nginx /usr/local/sbin/nginx /usr/bin/nginx /opt/homebrew/bin/nginx) $(CACHE)/nginx/usr/sbin/nginx)
+PEERS     := $(CACHE)/peers
 E2E       := HEARTH_BIN='$(CURDIR)/bin/hearth' HEARTH_TESTKIT='$(CURDIR)/bin/hearth-testkit' HEARTH_TEST_AGENTS='$(AGENTS)' HEARTH_TEST_NGINX='$(NGINX)' HEARTH_NPMTEST_DIR='$(NPMTEST)' CGO_ENABLED=1 go test -race -timeout 30m $(TESTFLAGS) ./internal/e2e
 
 .PHONY: help
@@ -78,9 +79,18 @@ lint: ## vet, format and lint, zero findings
 	@mkdir -p internal/driverbin/dist
 	$(TOOL) golangci-lint run ./...
 
+# Pinned servers of others. npm checks each against the lock's sum; no script of theirs runs at installation, so that a program may lack the execute bit.
+$(PEERS)/.done: bench/peers/package-lock.json bench/peers/package.json
+	@mkdir -p '$(PEERS)'
+	cp bench/peers/package.json bench/peers/package-lock.json '$(PEERS)/'
+	@if [ "$$(uname -sm)" = 'Linux x86_64' ]; then \
+	  cd '$(PEERS)' && npm ci --ignore-scripts --no-audit --no-fund && chmod +x node_modules/@sandbox-agent/*/bin/sandbox-agent node_modules/opencode-*/bin/opencode; \
+	else echo 'The peers are pinned for Linux on x86-64: they are not measured here.'; fi
+	@touch '$@'
+
 .PHONY: bench
-bench: deps build agents ## measure against floors in the same run; see docs/benchmarks.md
-	HEARTH_BIN='$(CURDIR)/bin/hearth' HEARTH_TESTKIT='$(CURDIR)/bin/hearth-testkit' HEARTH_TEST_AGENTS='$(AGENTS)' go run ./bench $(BENCHFLAGS)
+bench: deps build agents $(PEERS)/.done ## measure against floors and peers in the same run; see docs/benchmarks.md
+	HEARTH_BIN='$(CURDIR)/bin/hearth' HEARTH_TESTKIT='$(CURDIR)/bin/hearth-testkit' HEARTH_TEST_AGENTS='$(AGENTS)' HEARTH_BENCH_PEERS='$(PEERS)' go run ./bench $(BENCHFLAGS)
 
 .PHONY: generate
 generate: ## write generated code and documents anew

@@ -42,6 +42,14 @@ var rows = []row{
 	{"door", modelDoor},
 	{"cancel", cancelTurn},
 	{"leak", leftOver},
+	{"burst", burst},
+	{"fanout", fanOut},
+	{"rate", steady},
+	{"slow", slowViewer},
+	{"wire", onTheWire},
+	{"first", firstEvent},
+	{"replay", replay},
+	{"idle", idleSessions},
 }
 
 // bench is one run: its settings and what all rows share.
@@ -50,6 +58,8 @@ type bench struct {
 	testkit  string
 	agents   string // folder of the real agents
 	scripted string // folder with the scripted agent only
+	peers    string // folder with the peers' packages; empty: they are not measured
+	wanted   string // peers, comma-separated
 	dir      string // temporary, short: sockets are below it
 	rounds   int
 	n        int // samples of a p99, a round
@@ -84,6 +94,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	fs.IntVar(&b.n, "n", 200, "samples of a p99 in each round")
 	fs.IntVar(&b.sessions, "sessions", 50, "sessions that the leak row makes and deletes")
 	fs.BoolVar(&b.quick, "quick", false, "small numbers, to see that every row works: 2 rounds, n 20, 6 sessions, small data")
+	fs.StringVar(&b.wanted, "peers", planeSandbox+","+planeOpencode, "peers that stand beside Hearth, comma-separated; empty: none")
 	only := fs.String("rows", "", "rows to run, comma-separated; empty: all of "+names())
 	asJSON := fs.Bool("json", false, "print one JSON document instead of the table")
 	if err := fs.Parse(args); err != nil {
@@ -114,6 +125,12 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 			return fmt.Errorf("%s: %w; run `make build agents`", v.name, err)
 		}
 	}
+	if v := getenv("HEARTH_BENCH_PEERS"); v != "" {
+		if b.peers, err = filepath.Abs(v); err != nil {
+			return err
+		}
+	}
+	b.checkPeers()
 	if b.dir, err = os.MkdirTemp("/tmp", "hb"); err != nil {
 		return fmt.Errorf("make a folder for the run: %w", err)
 	}

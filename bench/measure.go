@@ -13,6 +13,7 @@ const (
 	unitMS    = "ms"
 	unitMiB   = "MiB"
 	unitCount = ""
+	unitRate  = "/s"
 )
 
 // Quantiles of a metric.
@@ -39,6 +40,8 @@ type metric struct {
 	Compare  string // ofDifference or ofRatio
 	Target   float64
 	TargetOf string // empty: there is no target
+	AtLeast  bool   // the target is the least that is wanted, not the most
+	Whole    *wholes
 	Note     string
 }
 

@@ -46,6 +46,11 @@ func TestVerdict(t *testing.T) {
 		{"above it", metric{Measured: series{{5.1}}, Target: 5, TargetOf: ofMeasured}, missed},
 		{"difference", metric{Measured: series{{15}}, Floor: series{{10}}, Compare: ofDifference, Target: 5, TargetOf: ofDifference}, met},
 		{"ratio", metric{Measured: series{{15}}, Floor: series{{10}}, Compare: ofRatio, Target: 1.3, TargetOf: ofRatio}, missed},
+		{"at least", metric{Measured: series{{5}}, Target: 5, TargetOf: ofMeasured, AtLeast: true}, met},
+		{"less than that", metric{Measured: series{{4.9}}, Target: 5, TargetOf: ofMeasured, AtLeast: true}, missed},
+		{"twice the floor", metric{Measured: series{{15}}, Floor: series{{10}}, Compare: ofRatio, Target: 2, TargetOf: ofRatio, AtLeast: true}, missed},
+		{"fast with loss", metric{Measured: series{{5}}, Target: 5, TargetOf: ofMeasured, Whole: &wholes{Measured: whole{Lost: 1}}}, lossy},
+		{"loss of the other side", metric{Measured: series{{5}}, Target: 5, TargetOf: ofMeasured, Whole: &wholes{Beside: &whole{Lost: 1}}}, met},
 	} {
 		c.m.Quantile = median
 		if got := c.m.line().Verdict; got != c.want {

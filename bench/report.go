@@ -51,6 +51,7 @@ type line struct {
 	Difference *float64    `json:"difference,omitempty"`
 	Ratio      *float64    `json:"ratio,omitempty"`
 	Target     *targetLine `json:"target,omitempty"`
+	Whole      *wholes     `json:"whole,omitempty"`
 	Verdict    string      `json:"verdict"`
 	Note       string      `json:"note,omitempty"`
 }
@@ -64,14 +65,16 @@ type number struct {
 }
 
 type targetLine struct {
-	Most float64 `json:"most"`
-	Of   string  `json:"of"`
+	Most  float64 `json:"most,omitempty"`
+	Least float64 `json:"least,omitempty"`
+	Of    string  `json:"of"`
 }
 
 // Verdicts.
 const (
 	met      = "met"
 	missed   = "MISSED"
+	lossy    = "LOST" // what was measured did not give everything once and in order
 	noTarget = "-"
 )
 
@@ -117,11 +120,19 @@ func (m metric) line() line {
 		}
 	}
 	if m.TargetOf != "" {
-		l.Target = &targetLine{m.Target, m.TargetOf}
-		l.Verdict = met
-		if !(held <= m.Target) {
-			l.Verdict = missed
+		l.Target = &targetLine{Most: m.Target, Of: m.TargetOf}
+		good := held <= m.Target
+		if m.AtLeast {
+			l.Target = &targetLine{Least: m.Target, Of: m.TargetOf}
+			good = held >= m.Target
 		}
+		l.Verdict = missed
+		if good {
+			l.Verdict = met
+		}
+	}
+	if l.Whole = m.Whole; l.Whole != nil && l.Whole.Measured != (whole{}) {
+		l.Verdict = lossy
 	}
 	return l
 }
@@ -132,14 +143,14 @@ func (r *report) json(w io.Writer) error {
 
 func (r *report) table(w io.Writer) error {
 	m := r.Machine
-	fmt.Fprintf(w, "%s\n%s, %d cores, %d MiB, Linux %s\nhearth %s; gVisor %s; %s; git %s; agents %s\nload before %s, after %s (1, 5, 15 min); %d rounds, n %d\n",
-		m.At.Format(time.RFC3339), m.CPU, m.Cores, m.MemoryMiB, m.Kernel, m.Hearth, m.GVisor, m.Go, m.Git, strings.Join(m.Agents, ", "), m.Load, m.LoadAfter, r.Rounds, r.N)
+	fmt.Fprintf(w, "%s\n%s, %d cores, %d MiB, Linux %s\nhearth %s; gVisor %s; %s; git %s; agents %s; peers %s\nload before %s, after %s (1, 5, 15 min); %d rounds, n %d\n",
+		m.At.Format(time.RFC3339), m.CPU, m.Cores, m.MemoryMiB, m.Kernel, m.Hearth, m.GVisor, m.Go, m.Git, strings.Join(m.Agents, ", "), cmp.Or(strings.Join(m.Peers, ", "), "none"), m.Load, m.LoadAfter, r.Rounds, r.N)
 	if busy(m.Load, m.Cores) {
 		fmt.Fprintln(w, "The machine was not idle before the run: take the numbers as upper bounds, and the floors beside them.")
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "row\twhat\tstat\tn\tmeasured\tspread\tfloor\tspread\tagainst floor\ttarget\tverdict")
+	fmt.Fprintln(t, "row\tlost, doubled, out of order\twhat\tstat\tn\tmeasured\tspread\tfloor\tspread\tagainst floor\ttarget\tverdict")
 	var notes []string
 	for _, o := range r.Rows {
 		for _, l := range o.Lines {
@@ -156,8 +167,11 @@ func (r *report) table(w io.Writer) error {
 			target := ""
 			if l.Target != nil {
 				target = map[string]string{ofMeasured: "≤ ", ofDifference: "≤ floor + ", ofRatio: "≤ ×"}[l.Target.Of] + show(l.Target.Most)
+				if l.Target.Least > 0 {
+					target = map[string]string{ofMeasured: "≥ ", ofDifference: "≥ floor + ", ofRatio: "≥ ×"}[l.Target.Of] + show(l.Target.Least)
+				}
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s %s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Row, l.What, l.Stat, l.Measured.N, show(l.Measured.Value), l.Unit,
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s %s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Row, l.Whole, l.What, l.Stat, l.Measured.N, show(l.Measured.Value), l.Unit,
 				spreadOf(l.Measured), floor, floorSpread, against, target, l.Verdict)
 			if l.Note != "" {
 				notes = append(notes, o.Row+", "+l.What+": "+l.Note)
@@ -215,6 +229,7 @@ type machineInfo struct {
 	Go        string    `json:"go"`
 	Git       string    `json:"git"`
 	Agents    []string  `json:"agents"`
+	Peers     []string  `json:"peers,omitempty"`
 }
 
 func machine(ctx context.Context, b *bench) machineInfo {
@@ -238,6 +253,7 @@ func machine(ctx context.Context, b *bench) machineInfo {
 			m.Agents = append(m.Agents, name.name+" "+p.Version())
 		}
 	}
+	m.Peers = b.peerVersions()
 	return m
 }
 

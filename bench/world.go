@@ -55,6 +55,8 @@ type world struct {
 	dir     string // holds the state folder and the log
 	state   string
 	address string
+	token   string   // of the owner
+	args    []string // more of the server's
 	c       *client.Client
 	http    *http.Client // of c
 	proc    *exec.Cmd
@@ -66,9 +68,9 @@ type world struct {
 	services []func() // end what listens
 }
 
-// world starts a server that knows the agents of a folder.
-func (b *bench) world(ctx context.Context, agents string) (w *world, err error) {
-	w = &world{b: b, agents: agents}
+// world starts a server that knows the agents of a folder, with more arguments.
+func (b *bench) world(ctx context.Context, agents string, args ...string) (w *world, err error) {
+	w = &world{b: b, agents: agents, args: args}
 	if w.dir, err = b.folder(); err != nil {
 		return nil, err
 	}
@@ -127,7 +129,7 @@ func (w *world) spawn() error {
 	}
 	cmd := &exec.Cmd{
 		Path: w.b.program,
-		Args: []string{"hearth", "serve", "--state-dir", w.state, "--agents-dir", w.agents, "--listen", listen},
+		Args: append([]string{"hearth", "serve", "--state-dir", w.state, "--agents-dir", w.agents, "--listen", listen}, w.args...),
 		Env:  []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "ANTHROPIC_BASE_URL=" + w.model, "OPENAI_BASE_URL=" + w.model + "/v1", "GOOGLE_GEMINI_BASE_URL=" + w.model},
 		// What interrupts this program must not end the server before its sessions are deleted.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
@@ -174,9 +176,9 @@ func (w *world) answering(ctx context.Context) error {
 			return false, err.Error()
 		}
 		if w.c == nil {
-			w.address = running.Address
+			w.address, w.token = running.Address, strings.TrimSpace(string(token))
 			w.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-			if w.c, err = client.New(w.address, strings.TrimSpace(string(token)), w.http); err != nil {
+			if w.c, err = client.New(w.address, w.token, w.http); err != nil {
 				return false, err.Error()
 			}
 			w.c.Retry = 10 * time.Millisecond // it is not the client's patience that is measured

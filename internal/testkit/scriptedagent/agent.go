@@ -10,6 +10,8 @@
 //	@@write PATH TEXT@@ a file, really written, as a tool call with a diff
 //	@@run COMMAND@@     a shell command, really run, as a tool call
 //	@@slow N MS@@       N pieces of text, MS milliseconds apart
+//	@@numbered N BYTES RATE WAIT@@  N pieces of text with number and time, RATE
+//	                    a second, WAIT milliseconds before; not kept (package numbered)
 //	@@ask TITLE@@       ask for permission and say what was answered
 //	@@form QUESTION@@   ask by a form (elicitation) and say what was answered
 //	@@fields SCHEMA@@   the same with this JSON schema

@@ -201,7 +201,7 @@ func init() {
 		"recall": func(t *turn, _ context.Context, d script.Directive) error {
 			return t.say("agent_message_chunk", t.recall(d.Args))
 		},
-		"plan": (*turn).plan, "write": (*turn).write, "run": (*turn).runCommand, "slow": (*turn).slow,
+		"plan": (*turn).plan, "write": (*turn).write, "run": (*turn).runCommand, "slow": (*turn).slow, "numbered": (*turn).numbered,
 		"ask": (*turn).ask, "form": (*turn).form, "fields": (*turn).fields, "form-url": (*turn).formURL, "offered": (*turn).offered,
 		"ask-many": (*turn).askMany, "ask-twice": (*turn).askTwice, "ask-withdraw": (*turn).askWithdraw, "ask-exit": (*turn).askExit, "late-ask": (*turn).lateAsk,
 		"model": (*turn).model, "fetch": (*turn).fetch,

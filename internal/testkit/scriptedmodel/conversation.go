@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hearthd/hearth/internal/testkit/numbered"
 	"github.com/hearthd/hearth/internal/testkit/script"
 )
 
@@ -55,6 +56,7 @@ func (c *conversation) add(t turn) {
 type piece struct {
 	text  string
 	pause time.Duration
+	run   *numbered.Spec // pieces that are made while they are sent, in place of a text
 }
 
 // call is a tool call.
@@ -225,8 +227,11 @@ func (c *conversation) follow(r *reply, at int, dirs []script.Directive, first f
 		case "slow":
 			n, ms := min(d.Int(0, 10), maxSlowPieces), min(d.Int(1, 100), maxSlowMillis)
 			for k := range n {
-				r.pieces = append(r.pieces, piece{fmt.Sprintf("Step %d of %d. ", k+1, n), time.Duration(ms) * time.Millisecond})
+				r.pieces = append(r.pieces, piece{text: fmt.Sprintf("Step %d of %d. ", k+1, n), pause: time.Duration(ms) * time.Millisecond})
 			}
+		case "numbered":
+			spec := numbered.SpecOf(d)
+			r.pieces = append(r.pieces, piece{run: &spec})
 		case "mark":
 		case "recall":
 			r.say(c.recall(at, d.Args))

@@ -9,6 +9,9 @@
 //	@@tool NAME {JSON}@@      call the tool NAME (or …__NAME) with these arguments
 //	@@say TEXT@@              say this
 //	@@slow N MS@@             stream N pieces of text, MS milliseconds apart
+//	@@numbered N BYTES RATE WAIT@@  stream N pieces with number and time, RATE a second,
+//	                          WAIT milliseconds before (package numbered); Chat
+//	                          Completions and Messages streams only
 //	@@status CODE [TIMES [RETRY]]@@  answer with this HTTP status; TIMES requests
 //	                          only (0 or none: always); Retry-After of RETRY seconds
 //	@@cut [TIMES]@@           break the connection in the middle of the stream

@@ -60,6 +60,17 @@ func (s *stream) text(r reply, emit func(string)) {
 		if p.text != "" {
 			emit(p.text)
 		}
+		if p.run != nil {
+			err := p.run.Run(s.x.r.Context(), s.x.s.opts.Now, s.x.s.opts.Wait, func(b []byte) error {
+				if emit(string(b)); s.broken {
+					return http.ErrAbortHandler
+				}
+				return nil
+			})
+			if err != nil {
+				panic(http.ErrAbortHandler) // the client has gone
+			}
+		}
 	}
 }
 

@@ -251,7 +251,7 @@ func (c *sandboxConversation) kept(ctx context.Context) (int, float64, error) {
 	v := newViewer(sandboxAgentText, numbered.Spec{Count: numbered.MaxCount, Bytes: 100}, false)
 	ended := make(chan struct{})
 	go func() { _ = v.read(res.Body); close(ended) }() // waited for below
-	_ = pause(ctx, quiet)                            // the end of ctx ends the reading
+	_ = pause(ctx, quiet)                              // the end of ctx ends the reading
 	cancel()
 	<-ended
 	if len(v.came) == 0 {

@@ -31,7 +31,8 @@ type Client struct {
 	// twenty times that. GiveUp is how long a stream tries in vain.
 	Retry  time.Duration
 	GiveUp time.Duration
-	// Silence is how long a stream may send nothing, signs of life included.
+	// Silence is how long a stream may send nothing, signs of life included: two of the
+	// server's heartbeats.
 	Silence time.Duration
 }
 
@@ -45,7 +46,7 @@ func New(address, token string, h *http.Client) (*Client, error) {
 	if h == nil {
 		h = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	return &Client{base: strings.TrimSuffix(u.String(), "/"), token: token, http: h, Retry: 250 * time.Millisecond, GiveUp: 2 * time.Minute, Silence: 50 * time.Second}, nil
+	return &Client{base: strings.TrimSuffix(u.String(), "/"), token: token, http: h, Retry: 250 * time.Millisecond, GiveUp: 2 * time.Minute, Silence: 30 * time.Second}, nil
 }
 
 // Error is a refusal of the server, or SERVER_UNAVAILABLE when it could not be asked.
@@ -163,10 +164,18 @@ func (c *Client) refusal(res *http.Response, b []byte) *Error {
 	return c.strange(res, nil)
 }
 
+// strange tells of an answer that no Hearth server gives. One with 502, 503 or 504 is of
+// a proxy whose server is away.
 func (c *Client) strange(res *http.Response, cause error) *Error {
 	e := unavailable(cause, c.base)
+	e.Status = res.StatusCode
+	switch res.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		e.Message = fmt.Sprintf("The proxy at %s does not reach the server (status %d).", c.base, res.StatusCode)
+		return e
+	}
 	e.Message = fmt.Sprintf("What answers at %s is not a Hearth server (status %d).", c.base, res.StatusCode)
-	e.Remedy, e.Retryable, e.Status = "Check the address.", false, res.StatusCode
+	e.Remedy, e.Retryable = "Check the address.", false
 	return e
 }
 

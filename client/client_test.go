@@ -388,6 +388,7 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
+		w.Header().Set("Content-Type", "text/event-stream")
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		select { // a connection that hangs without a word

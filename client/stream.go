@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -66,6 +67,9 @@ func (c *Client) Stream(ctx context.Context, id string, o StreamOptions, f func(
 			wait, failing = c.Retry, time.Now()
 		}
 		if time.Since(failing) > c.GiveUp {
+			if e := (*Error)(nil); errors.As(err, &e) {
+				return e
+			}
 			return unavailable(err, c.base)
 		}
 		if o.States {
@@ -118,6 +122,9 @@ func (s *stream) connect(ctx context.Context) (done bool, err error) {
 		b, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10)) // what came is enough to tell
 		e := s.c.refusal(res, b)
 		return e.Status < 500, e
+	}
+	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "text/event-stream" {
+		return true, s.c.strange(res, nil)
 	}
 	if s.o.States {
 		if err := s.f(Event{State: StateOpen}); err != nil {

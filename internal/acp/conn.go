@@ -93,7 +93,7 @@ type Options struct {
 type Stats struct {
 	Messages      int64    // JSON-RPC messages read
 	Bytes         int64    // read, with noise
-	NoiseLines    int64    // lines that were no JSON-RPC message
+	NoiseLines    int64    // lines that were no JSON-RPC message, nor part of one over several lines
 	NoiseSample   []string // the first of them, each at most 512 bytes
 	CutLines      int64    // lines longer than the limit
 	StrayAnswers  int64    // answers to nothing that waited
@@ -109,6 +109,8 @@ type Conn struct {
 	out io.WriteCloser
 	h   Handlers
 	o   Options
+
+	join joiner // the reader's
 
 	mu      sync.Mutex
 	nextID  int64

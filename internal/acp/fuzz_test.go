@@ -169,3 +169,66 @@ func FuzzEnvelope(f *testing.F) {
 		_ = Decode(in, &p)
 	})
 }
+
+// FuzzJoin: however a message is broken into lines between its tokens, it comes out as it
+// is, and no line is lost: each is part of a message or noise.
+func FuzzJoin(f *testing.F) {
+	f.Add(`{"jsonrpc":"2.0","method":"m","params":{"a":["}","\"]"]}}`, uint64(0xAAAA), "{ x")
+	f.Add(`{"jsonrpc":"2.0","id":1,"result":{}}`, uint64(0xFFFF), "}")
+	f.Fuzz(func(t *testing.T, message string, cuts uint64, noise string) {
+		if strings.ContainsAny(noise, "\n") {
+			return
+		}
+		lines := breakUp(message, cuts)
+		_, is := parseEnvelope([]byte(message))
+		var j joiner
+		got, given := 0, 0
+		for i, l := range lines {
+			if _, ok := parseEnvelope([]byte(l)); ok && len(lines) > 1 {
+				return // a message by itself
+			}
+			held, whole, back := j.add([]byte(l))
+			given += len(back)
+			if whole != nil {
+				if got++; !is || i != len(lines)-1 || string(whole) != strings.Join(lines, "") {
+					t.Fatalf("%q came out of %q", whole, lines)
+				}
+				given += len(lines)
+			}
+			if held && (whole != nil || len(back) > 0) {
+				t.Fatal("held and given back")
+			}
+		}
+		given += len(j.giveUp())
+		if given != len(lines) {
+			t.Fatalf("%d of %d lines came back", given, len(lines))
+		}
+		if is && len(lines) > 1 && len(lines) <= joinLines && got != 1 && strings.HasPrefix(lines[0], "{") {
+			t.Fatalf("%q was not put together", lines)
+		}
+		held, whole, back := j.add([]byte(noise))
+		if !held && whole == nil && len(back) != 1 {
+			t.Fatalf("%q came back as %q", noise, back)
+		}
+	})
+}
+
+// breakUp cuts a text behind commas, colons and brackets that are outside strings.
+func breakUp(text string, cuts uint64) []string {
+	var out []string
+	quoted, from := false, 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && strings.IndexByte("{}[],:", c) >= 0 && i < len(text)-1:
+			if cuts&1 == 1 {
+				out, from = append(out, text[from:i+1]), i+1
+			}
+			cuts = cuts>>1 | cuts<<63
+		}
+	}
+	return append(out, text[min(from, len(text)):])
+}

@@ -54,6 +54,7 @@ func (c *Conn) read(ctx context.Context) error {
 	for {
 		l, err := lines.next()
 		if err != nil {
+			c.noise(c.join.giveUp()...)
 			if own := c.Err(); own != nil {
 				return own
 			}
@@ -71,6 +72,12 @@ func (c *Conn) read(ctx context.Context) error {
 
 func (c *Conn) line(ctx context.Context, l line) {
 	text := bytes.TrimSpace(l.text)
+	c.mu.Lock()
+	c.stats.Bytes += l.size
+	if l.cut != nil {
+		c.stats.CutLines++
+	}
+	c.mu.Unlock()
 	if l.cut == nil && len(text) == 0 {
 		return
 	}
@@ -86,21 +93,25 @@ func (c *Conn) line(ctx context.Context, l line) {
 		_ = os.Remove(l.cut.File) // no handler gets it
 		l.cut.File = ""
 	}
-	c.mu.Lock()
-	c.stats.Bytes += l.size
-	if l.cut != nil {
-		c.stats.CutLines++
-	}
 	switch {
-	case !ok:
-		c.stats.NoiseLines++
-		if len(c.stats.NoiseSample) < noiseSamples {
-			c.stats.NoiseSample = append(c.stats.NoiseSample, sample(l.head(text)))
+	case !ok && l.cut == nil:
+		held, whole, noise := c.join.add(text)
+		c.noise(noise...)
+		if held || whole == nil {
+			return
 		}
+		text = whole
+		e, ok = parseEnvelope(text)
+	case !ok:
+		c.noise(append(c.join.giveUp(), l.head(text))...)
 	default:
-		c.stats.Messages++
+		c.noise(c.join.giveUp()...)
 	}
-	c.mu.Unlock()
+	if ok {
+		c.mu.Lock()
+		c.stats.Messages++
+		c.mu.Unlock()
+	}
 	if l.cut != nil {
 		c.o.Log.WarnContext(ctx, "line of the peer is longer than the limit", slog.Int64("bytes", l.cut.Bytes), slog.String("file", l.cut.File), slog.String("method", e.Method))
 	}
@@ -157,6 +168,21 @@ func escapeControls(line []byte) []byte {
 		return nil
 	}
 	return append(out, line[last:]...)
+}
+
+// noise counts lines that are no message.
+func (c *Conn) noise(lines ...[]byte) {
+	if len(lines) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range lines {
+		c.stats.NoiseLines++
+		if len(c.stats.NoiseSample) < noiseSamples {
+			c.stats.NoiseSample = append(c.stats.NoiseSample, sample(l))
+		}
+	}
 }
 
 func sample(b []byte) string {

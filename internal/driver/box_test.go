@@ -35,6 +35,9 @@ const roleEnv = "HEARTH_TEST_ROLE"
 // partsEnv is the most parts of a turn, 0 for the default.
 const partsEnv = "HEARTH_TEST_PARTS"
 
+// clockEnv is how much faster than time the driver's clock goes.
+const clockEnv = "HEARTH_TEST_CLOCK"
+
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "driver":
@@ -64,7 +67,13 @@ func runDriver(config string) {
 	if err != nil {
 		panic(err)
 	}
-	d, err := driver.New(cfg, driver.Options{MaxParts: maxParts, Build: "test", Env: os.Environ(), Procs: procs, Now: time.Now, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	rate, err := strconv.ParseInt(os.Getenv(clockEnv), 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	begun := time.Now()
+	now := func() time.Time { return begun.Add(time.Since(begun) * time.Duration(rate)) }
+	d, err := driver.New(cfg, driver.Options{MaxParts: maxParts, Build: "test", Env: os.Environ(), Procs: procs, Now: now, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		panic(err)
 	}
@@ -76,6 +85,13 @@ func runDriver(config string) {
 }
 
 func runAgent() {
+	if file := os.Getenv(replayEnv); file != "" {
+		if err := runReplay(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	o := scriptedagent.Options{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Home: os.Getenv("HOME")}
 	if caps, ok := os.LookupEnv("AGENT_CAPS"); ok {
 		o.Caps = strings.Fields(caps)
@@ -91,6 +107,7 @@ func runAgent() {
 		o.Fail[m] = scriptedagent.Failure{Code: -32603, Message: "told to fail"}
 	}
 	o.Replay = os.Getenv("AGENT_REPLAY")
+	o.ResumeReplays = os.Getenv("AGENT_RESUME_REPLAYS") != ""
 	o.Auth = os.Getenv("AGENT_AUTH") != ""
 	if at := os.Getenv("AGENT_DIE"); at != "" {
 		f, err := os.OpenFile(filepath.Join(o.Home, "starts"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -134,6 +151,7 @@ type box struct {
 	stderr *lockedBuffer
 	prefix []string // a command that runs the driver
 	parts  int      // most of a turn; 0: the default
+	clock  int      // how much faster than time the driver's clock goes; 0: it does not
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -223,7 +241,7 @@ func (b *box) start() {
 	}
 	args := append(append([]string{}, b.prefix...), self, file)
 	b.cmd = exec.Command(args[0], args[1:]...)
-	b.cmd.Env = append(os.Environ(), roleEnv+"=driver", partsEnv+"="+strconv.Itoa(b.parts))
+	b.cmd.Env = append(os.Environ(), roleEnv+"=driver", partsEnv+"="+strconv.Itoa(b.parts), clockEnv+"="+strconv.Itoa(max(b.clock, 1)))
 	b.cmd.Stderr = b.stderr
 	b.cmd.WaitDelay = time.Second
 	if err := b.cmd.Start(); err != nil {

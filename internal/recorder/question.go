@@ -45,8 +45,7 @@ func asks(p uistream.Part) bool {
 // question stores the part that shows a question, and then tells the session: who lists
 // questions finds no more than who watches has seen.
 func (w *turn) question(ctx context.Context, p uistream.Part) error {
-	w.ready(w.mask.Flush())
-	if err := w.flush(ctx); err != nil {
+	if err := w.ready(ctx, w.mask.Flush()); err != nil {
 		return err
 	}
 	return w.tell(ctx, p)

@@ -25,15 +25,10 @@ import (
 	"github.com/hearthd/hearth/internal/uistream"
 )
 
-// Batches: whichever is reached first is stored. What was not stored is at most
-// one batch and what waits in the channel; then the driver is no longer read.
+// Limits of a turn.
 const (
-	batchParts = 32
-	batchBytes = 1 << 20
-	batchDelay = 100 * time.Millisecond
-	backlog    = 16 // records read ahead
-	maxParts   = 100_000
-	maxBytes   = 64 << 20 // of a turn, when the recorder names none
+	maxParts = 100_000
+	maxBytes = 64 << 20 // when the recorder names none
 )
 
 // Source is the driver of the turn's sandbox.
@@ -70,27 +65,26 @@ type Told struct {
 // Record follows one turn until its end has been told to the session, or ctx ends.
 // told is asked at the end.
 func (r *Recorder) Record(ctx context.Context, src Source, id session.ID, t session.Turn, told func() Told) error {
-	w := &turn{r: r, id: id, t: t, mask: transcript.NewMasker(r.Secrets()), check: uistream.NewChecker(string(t.ID)), told: told, blobs: r.blobs(ctx, src)}
+	w := &turn{
+		r: r, id: id, t: t, backlog: newBacklog(), mask: transcript.NewMasker(r.Secrets()), check: uistream.NewChecker(string(t.ID)), told: told,
+		blobs: r.blobs(ctx, src),
+	}
 	defer w.blobs.stop()
 	if err := w.restore(ctx); err != nil {
 		return err
 	}
-	records := make(chan driverapi.Record, backlog)
 	g, gctx := errgroup.WithContext(ctx)
 	var readErr error
 	g.Go(func() error {
-		defer close(records)
-		readErr = src.Log(gctx, string(t.ID), w.n, func(rec driverapi.Record) error {
-			select {
-			case records <- rec:
-				return nil
-			case <-gctx.Done():
-				return context.Cause(gctx)
-			}
-		})
-		return nil // judged below, after what was read has been taken
+		defer w.backlog.close()
+		readErr = src.Log(gctx, string(t.ID), w.n, func(rec driverapi.Record) error { return w.record(gctx, rec) })
+		if c := fault.CodeOf(readErr); !w.ended && gctx.Err() == nil && (c == fault.TurnNotFound || c == fault.DriverInvalid) {
+			// Neither driver nor log knows how it ended: it is never sent again by itself.
+			return w.end(gctx, &driverapi.End{Outcome: driverapi.OutcomeFailed, Code: string(fault.AgentLost)}, "The driver has no log of this turn.")
+		}
+		return nil // judged below, after what was read has been stored
 	})
-	g.Go(func() error { return w.take(gctx, records) })
+	g.Go(func() error { return w.store(gctx) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -100,31 +94,24 @@ func (r *Recorder) Record(ctx context.Context, src Source, id session.ID, t sess
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if fault.CodeOf(readErr) == fault.TurnNotFound || fault.CodeOf(readErr) == fault.DriverInvalid {
-		// Neither driver nor log knows how it ended: it is never sent again by itself.
-		w.ready(w.mask.Flush())
-		if err := w.flush(ctx); err != nil {
-			return err
-		}
-		return w.done(ctx, &driverapi.End{Outcome: driverapi.OutcomeFailed, Code: string(fault.AgentLost)}, "The driver has no log of this turn.")
-	}
+	// Broken off: what the masker holds may be half a secret, and is read again.
 	return fmt.Errorf("read log of turn %s: %w", t.ID, errors.Join(readErr, errors.New("it ended without an end")))
 }
 
-// turn is the recording of one turn.
+// turn is the recording of one turn: one goroutine reads the driver, judges, masks and
+// shows, another stores and tells the session. All but the backlog is the reader's.
 type turn struct {
-	r     *Recorder
-	id    session.ID
-	t     session.Turn
-	mask  *transcript.Masker
-	check *uistream.Checker
-	told  func() Told
-	blobs *blobs // nil: none are taken
+	r       *Recorder
+	id      session.ID
+	t       session.Turn
+	backlog *backlog
+	mask    *transcript.Masker
+	check   *uistream.Checker
+	told    func() Told
+	blobs   *blobs // nil: none are taken
 
 	n       int64 // last part taken
 	content bool  // the agent has said something
-	pending []transcript.Part
-	bytes   int
 	rung    *driverapi.RungTaken
 	invalid string // why the driver is not believed any more
 	dropped int64  // parts over the limits
@@ -134,6 +121,7 @@ type turn struct {
 // restore goes on where the store ends.
 func (w *turn) restore(ctx context.Context) error {
 	after := transcript.Cursor{Turn: w.t.Number}
+	said := false
 	for {
 		page, err := w.r.Log.Read(ctx, string(w.id), after, transcript.MaxPageParts)
 		if err != nil {
@@ -146,12 +134,14 @@ func (w *turn) restore(ctx context.Context) error {
 			if _, err := w.check.Stored(p.Body); err != nil {
 				return fmt.Errorf("stored part %s: %w", p.Cursor, err)
 			}
-			w.n, w.content = p.Cursor.Part, true
+			w.n = p.Cursor.Part
+			w.content = w.content || said // told of, unless it is the last one that is stored
 			after = p.Cursor
 			part, err := uistream.Parse(p.Body)
 			if err != nil {
 				return fmt.Errorf("stored part %s: %w", p.Cursor, err)
 			}
+			said = said || agentSaid(part.Type)
 			w.blob(part)
 			if asks(part) { // told before, unless the server was killed between the two
 				if err := w.tell(ctx, part); err != nil {
@@ -165,50 +155,6 @@ func (w *turn) restore(ctx context.Context) error {
 	}
 }
 
-func (w *turn) take(ctx context.Context, records <-chan driverapi.Record) error {
-	timer := time.NewTimer(batchDelay)
-	timer.Stop()
-	defer timer.Stop()
-	armed := false
-	for {
-		select {
-		case rec, ok := <-records:
-			if !ok { // broken off: what the masker holds may be half a secret, and is read again
-				return w.flush(ctx)
-			}
-			if err := w.record(ctx, rec); err != nil {
-				return err
-			}
-			if w.ended {
-				return nil
-			}
-			if len(w.pending) >= batchParts || w.bytes >= batchBytes {
-				if err := w.flush(ctx); err != nil {
-					return err
-				}
-			}
-			switch {
-			case len(w.pending) == 0 && armed:
-				timer.Stop()
-				armed = false
-			case len(w.pending) > 0 && !armed:
-				timer.Reset(batchDelay)
-				armed = true
-			}
-		case <-timer.C:
-			armed = false
-			if err := w.flush(ctx); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			// What was shown is stored if the store takes it at once.
-			c, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			return errors.Join(context.Cause(ctx), w.store(c))
-		}
-	}
-}
-
 func (w *turn) record(ctx context.Context, rec driverapi.Record) error {
 	switch {
 	case rec.Part != nil:
@@ -216,9 +162,6 @@ func (w *turn) record(ctx context.Context, rec driverapi.Record) error {
 	case rec.Rung != nil:
 		w.rung = rec.Rung
 	case rec.Sent:
-		if err := w.flush(ctx); err != nil {
-			return err
-		}
 		ev := session.Sent{Turn: w.t.ID, At: w.r.Now().UTC().Truncate(time.Microsecond)}
 		if w.rung != nil {
 			ev.Rung, ev.AgentSession = clip(w.rung.Rung, 32), clip(w.rung.AgentSession, 512)
@@ -236,15 +179,11 @@ func (w *turn) record(ctx context.Context, rec driverapi.Record) error {
 		}
 		return w.apply(ctx, ev)
 	case rec.End != nil:
-		w.ready(w.mask.Flush())
-		if err := w.flush(ctx); err != nil {
-			return err
-		}
 		truncated := w.invalid
 		if truncated == "" && w.dropped > 0 {
 			truncated = fmt.Sprintf("The turn said more than is kept; %d parts were left out.", w.dropped)
 		}
-		return w.done(ctx, rec.End, truncated)
+		return w.end(ctx, rec.End, truncated)
 	}
 	return nil
 }
@@ -281,7 +220,9 @@ func (w *turn) part(ctx context.Context, rec driverapi.Record) error {
 		return w.refuse(ctx, fault.From(err).Sentence())
 	}
 	w.n = rec.N
-	w.ready(w.mask.Add(rec.N, rec.Part))
+	if err := w.ready(ctx, w.mask.Add(rec.N, rec.Part)); err != nil {
+		return err
+	}
 	w.blob(p)
 	if asks(p) {
 		if err := w.question(ctx, p); err != nil {
@@ -290,9 +231,6 @@ func (w *turn) part(ctx context.Context, rec driverapi.Record) error {
 	}
 	if !w.content && agentSaid(p.Type) {
 		w.content = true
-		if err := w.flush(ctx); err != nil {
-			return err
-		}
 		return w.apply(ctx, session.FirstPart{Turn: w.t.ID, At: w.r.Now().UTC().Truncate(time.Microsecond)})
 	}
 	return nil
@@ -314,62 +252,39 @@ func (w *turn) refuse(ctx context.Context, why string) error {
 	return w.apply(ctx, session.FailAsked{Turn: w.t.ID, Code: fault.DriverInvalid, Message: w.invalid})
 }
 
-// ready takes masked parts: viewers first.
-func (w *turn) ready(parts []transcript.Numbered) {
-	if len(parts) == 0 {
-		return
-	}
-	out := make([]transcript.Part, len(parts))
-	for i, p := range parts {
-		out[i] = transcript.Part{Cursor: transcript.Cursor{Turn: w.t.Number, Part: p.N}, Body: p.Body}
-		w.bytes += len(p.Body)
-	}
-	w.pending = append(w.pending, out...)
-	w.r.Publish(w.id, out)
-}
-
-// flush stores what is pending, and tries until the store takes it or ctx ends:
-// meanwhile nothing more is read from the driver.
-func (w *turn) flush(ctx context.Context) error {
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := w.store(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() != nil || fault.CodeOf(err) == fault.SessionNotFound {
+// ready takes masked parts: viewers first, as far as the backlog has room.
+func (w *turn) ready(ctx context.Context, parts []transcript.Numbered) error {
+	for _, p := range parts {
+		if err := w.backlog.room(ctx, len(p.Body)); err != nil {
 			return err
 		}
-		w.r.Slog.Warn("store does not take the transcript; trying again", "session", w.id, "turn", w.t.ID, "error", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		}
+		out := transcript.Part{Cursor: transcript.Cursor{Turn: w.t.Number, Part: p.N}, Body: p.Body}
+		w.r.Publish(w.id, []transcript.Part{out})
+		w.backlog.add(step{part: out})
 	}
-}
-
-func (w *turn) store(ctx context.Context) error {
-	if len(w.pending) == 0 {
-		return nil
-	}
-	if err := w.r.Log.Append(ctx, string(w.id), w.pending); err != nil {
-		return fmt.Errorf("store transcript: %w", err)
-	}
-	w.r.Stored(w.id, w.pending[len(w.pending)-1].Cursor)
-	w.pending, w.bytes = nil, 0
 	return nil
 }
 
+// apply tells the session something, once all that was shown before is stored.
 func (w *turn) apply(ctx context.Context, ev session.Event) error {
-	_, err := w.r.Sessions.Apply(ctx, w.id, ev)
-	switch fault.CodeOf(err) {
-	case "", fault.IllegalMove: // the turn has ended or is stopping already
-		return nil
+	if err := w.backlog.room(ctx, 0); err != nil {
+		return err
 	}
-	return err
+	w.backlog.add(step{tell: func(ctx context.Context) error {
+		_, err := w.r.Sessions.Apply(ctx, w.id, ev)
+		if fault.CodeOf(err) == fault.IllegalMove { // the turn has ended or is stopping already
+			return nil
+		}
+		return err
+	}})
+	return nil
 }
 
-func (w *turn) done(ctx context.Context, e *driverapi.End, truncated string) error {
+// end shows what is held back and tells the session how the agent ended.
+func (w *turn) end(ctx context.Context, e *driverapi.End, truncated string) error {
+	if err := w.ready(ctx, w.mask.Flush()); err != nil {
+		return err
+	}
 	w.blobs.harvest(e.Outcome)
 	told := w.told()
 	ev := session.AgentDone{

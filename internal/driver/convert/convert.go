@@ -44,6 +44,9 @@ type Options struct {
 	// Blobs keeps what the parts do not carry; what is kept is told by data-blob parts.
 	// Nil: it is lost, and marked.
 	Blobs Blobs
+	// Last is the number of the turn's newest part, of whoever made it; nil: nobody
+	// else makes any.
+	Last func() int64
 }
 
 // Converter makes the parts of one turn. The order of calls is Begin, then any
@@ -59,11 +62,13 @@ type Converter struct {
 	bad   bool // the update at hand was not valid UTF-8
 	lost  bool // a part does not carry all of the update at hand, nor does a blob of its own
 	out   []uistream.Part
+	base  int64 // number of the part before them
 	begun bool
 	ended bool
 
 	blocks int // made so far
 	block  *block
+	runs   map[uistream.BlockKind]*runs
 	tools  map[string]*tool
 	order  []*tool
 	live   int64
@@ -78,11 +83,17 @@ type Converter struct {
 
 // New makes a converter for the turn, whose id is the message's.
 func New(turnID string, now func() time.Time, o Options) *Converter {
-	return &Converter{turnID: turnID, now: now, o: o, tools: map[string]*tool{}, asks: map[string]*ask{}, forms: map[string]*formData{}, last: map[string]string{}}
+	c := &Converter{turnID: turnID, now: now, o: o, tools: map[string]*tool{}, asks: map[string]*ask{}, forms: map[string]*formData{}, last: map[string]string{}}
+	c.turned()
+	return c
 }
 
 func (c *Converter) enter() {
 	c.time = c.now()
+	c.base = c.number()
+	if c.o.Last != nil {
+		c.base = c.o.Last()
+	}
 	c.at, c.bad, c.lost, c.out = uistream.At(c.time), false, false, nil
 }
 
@@ -146,8 +157,10 @@ func (c *Converter) update(u acp.Update) {
 			c.unknown(u.Raw)
 			return
 		}
+		c.turned()
 		c.tool(*u.Tool, u.Cut)
 	case acp.UpdatePlan:
+		c.turned()
 		c.fixed(uistream.DataPlan, uistream.ValueOf(map[string]uistream.Value{"entries": uistream.Value(u.Plan.Entries)}))
 	case acp.UpdateUsage:
 		c.usage.Usage = *u.Usage

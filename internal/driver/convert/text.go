@@ -26,12 +26,14 @@ func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
 	b := u.Chunk.Content
 	if b.Type != "text" {
 		c.closeBlock()
+		c.turned()
 		c.content(b)
 		return
 	}
 	for _, p := range c.o.NoisePrefixes {
 		if p != "" && strings.HasPrefix(b.Text, p) {
 			c.data(uistream.Data{Name: uistream.DataNotice, Data: uistream.ValueOf(map[string]string{"text": b.Text, "source": "agent"})})
+			c.runs[k].noticed = true
 			return
 		}
 	}
@@ -44,6 +46,7 @@ func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
 	}
 	if c.block == nil {
 		c.blocks++
+		c.runs[k].next()
 		c.block = &block{kind: k, id: string(k) + "-" + itoa(c.blocks), agent: agent, at: c.at}
 		c.emit(uistream.BlockStart{Kind: k, ID: c.block.id, At: c.at, ProviderMetadata: uistream.HearthMeta(uistream.Hearth{At: c.at, Agent: agent})})
 	}
@@ -60,7 +63,11 @@ func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
 		c.block.cut = u.Cut.Bytes
 	}
 	c.lost = c.lost || c.bad && utf8.Valid(b.Raw) // what is no text is elsewhere in the update
+	from := c.number() + 1
 	c.delta(text, lossy || controls)
+	if text != "" {
+		c.said(k, text, from)
+	}
 }
 
 // delta emits text in pieces that fit a part.

@@ -20,6 +20,7 @@ const (
 	sessionTimeout = time.Minute
 	replayQuiet    = 300 * time.Millisecond // no update for so long: a late replay is over
 	replayMost     = 10 * time.Second
+	replayFirst    = 50 * time.Millisecond // for the first update of a replay that nobody told of
 
 	stderrInMessage = 300 // bytes
 )
@@ -195,11 +196,13 @@ func (t *Turn) attempt(ctx context.Context, at driverapi.Attempt) (string, error
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
 	resp, session, err := t.openSession(ctx, a, at)
+	replayed := t.replayed()
 	if acp.IsCode(err, acp.CodeAuthRequired) {
 		if err := a.Authenticate(ctx); err != nil {
 			return "", err
 		}
 		resp, session, err = t.openSession(ctx, a, at)
+		replayed = t.replayed()
 	}
 	if err != nil {
 		return "", err
@@ -207,7 +210,13 @@ func (t *Turn) attempt(ctx context.Context, at driverapi.Attempt) (string, error
 	if err := t.configure(ctx, a, session, resp); err != nil {
 		return "", err
 	}
-	if at.LateReplay {
+	late := at.LateReplay
+	if !late && at.Method != methodNew {
+		if late, err = t.replays(ctx, replayed); err != nil {
+			return "", err
+		}
+	}
+	if late {
 		if err := t.quiet(ctx); err != nil {
 			return "", err
 		}
@@ -295,6 +304,24 @@ func (t *Turn) configure(ctx context.Context, a *agent.Agent, session string, r 
 		return fmt.Errorf("set mode: %w", err)
 	}
 	return nil
+}
+
+// replayed counts the updates of a conversation that came before the prompt.
+func (t *Turn) replayed() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.replay
+}
+
+// replays tells whether the agent replays after its answer, as some do that promise not
+// to: what it says then would be taken for the turn's.
+func (t *Turn) replays(ctx context.Context, before int64) (bool, error) {
+	select {
+	case <-time.After(replayFirst):
+		return t.replayed() != before, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
 }
 
 // quiet waits until a replay that comes after the answer is over.

@@ -79,6 +79,7 @@ type Turn struct {
 	heard     bool   // something came since the prompt
 	last      time.Time
 	seen      time.Time // of any update, a replay's too
+	replay    int64     // updates of a conversation that came before the prompt
 	cancelReq *driverapi.CancelRequest
 	policy    approval.Policy
 	asked     int64                // questions so far
@@ -102,7 +103,7 @@ func New(o Options) *Turn {
 		policy: policy, open: map[string]*question{}, settled: map[string]bool{},
 		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: broken, breakOnce: sync.OnceFunc(func() { close(broken) }),
 		cap:  limiter{maxParts: cmp.Or(o.MaxParts, capParts), maxBytes: capBytes, blobs: o.Blobs},
-		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise, Blobs: o.Blobs}),
+		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise, Blobs: o.Blobs, Last: o.Log.Last}),
 	}
 }
 
@@ -135,6 +136,9 @@ func (t *Turn) Update(n acp.SessionNotification) {
 	defer t.mu.Unlock()
 	t.seen = t.o.Now()
 	if !t.taking || n.SessionID != t.session {
+		if u, err := acp.ParseUpdate(n.Update); err == nil && (u.Chunk != nil || u.Tool != nil) {
+			t.replay++
+		}
 		return
 	}
 	t.last = t.seen

@@ -35,7 +35,7 @@ func (willing) Agent(context.Context, string, string, string) error { return nil
 
 type nobody struct{}
 
-func (nobody) Appended(session.ID, []transcript.Part) {}
+func (nobody) Appended(session.ID, []transcript.Part)      {}
 func (nobody) Changed(string, session.ID, ...session.Kind) {}
 
 // rush is a service over a real store, with runners that do what its effects say and

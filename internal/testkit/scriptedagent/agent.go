@@ -46,6 +46,7 @@
 //	@@ask-exit MS TITLE@@    end in mid-turn MS after asking, without waiting for the answer
 //	@@late-ask TITLE@@       ask once the prompt was answered; the answers go to stderr
 //	@@late N [MS]@@          N updates after the prompt was answered, MS apart
+//	@@late-text N [MS]@@     the same with pieces of text
 //
 // How the agent starts is chosen by [Options]. Sessions are kept in
 // HOME/.scripted/sessions, a file each that only grows. Start at [Run].
@@ -97,16 +98,17 @@ type Options struct {
 	Err  io.Writer // nil: nothing is written
 	Home string
 
-	Caps         []string           // nil: AllCaps
-	Hang         []string           // methods that are never answered
-	Fail         map[string]Failure // methods that are answered with an error
-	Version      int                // protocol version answered; 0: 1
-	Replay       string             // ReplayBefore when empty
-	Auth         bool               // sessions need an authenticate first
-	Mode         string             // mode of a new, loaded or resumed session: "auto" (default) or "ask"
-	NoMessageIDs bool               // send no messageId, as some agents do
-	IgnoreEOF    bool               // stay when stdin ends
-	IgnoreTerm   bool               // the whole process does not end on SIGTERM, SIGINT and SIGHUP
+	Caps          []string           // nil: AllCaps
+	Hang          []string           // methods that are never answered
+	Fail          map[string]Failure // methods that are answered with an error
+	Version       int                // protocol version answered; 0: 1
+	Replay        string             // ReplayBefore when empty
+	ResumeReplays bool               // session/resume replays the conversation, too, whatever it promises
+	Auth          bool               // sessions need an authenticate first
+	Mode          string             // mode of a new, loaded or resumed session: "auto" (default) or "ask"
+	NoMessageIDs  bool               // send no messageId, as some agents do
+	IgnoreEOF     bool               // stay when stdin ends
+	IgnoreTerm    bool               // the whole process does not end on SIGTERM, SIGINT and SIGHUP
 
 	ModelURL     string // base URL, without /v1
 	ModelKey     string

@@ -168,6 +168,10 @@ func (t *turn) lateUpdates(_ context.Context, d script.Directive) error {
 			if pause > 0 && t.a.opts.Wait(ctx, pause) != nil {
 				return
 			}
+			if d.Name == "late-text" {
+				t.a.update(t.s, object{"sessionUpdate": "agent_message_chunk", "content": text(fmt.Sprintf("Late %d of %d. ", i+1, n))})
+				continue
+			}
 			t.a.update(t.s, object{"sessionUpdate": "session_info_update", "title": fmt.Sprintf("Late %d of %d", i+1, n)})
 		}
 	}

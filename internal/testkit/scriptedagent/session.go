@@ -294,6 +294,11 @@ func (a *agent) loadSession(raw json.RawMessage) (any, *Failure) {
 		return nil, f
 	}
 	a.register(s)
+	return a.replayed(s), nil
+}
+
+// replayed sends the conversation before or after the answer, as the options say.
+func (a *agent) replayed(s *session) any {
 	replay := func() {
 		s.mu.Lock()
 		records := slices.Clone(s.records)
@@ -308,10 +313,10 @@ func (a *agent) loadSession(raw json.RawMessage) (any, *Failure) {
 		}
 	}
 	if a.opts.Replay == ReplayAfter {
-		return after{s.state(), replay}, nil
+		return after{s.state(), replay}
 	}
 	replay()
-	return s.state(), nil
+	return s.state()
 }
 
 func (a *agent) resumeSession(raw json.RawMessage) (any, *Failure) {
@@ -324,6 +329,9 @@ func (a *agent) resumeSession(raw json.RawMessage) (any, *Failure) {
 		return nil, f
 	}
 	a.register(s)
+	if a.opts.ResumeReplays {
+		return a.replayed(s), nil
+	}
 	return s.state(), nil
 }
 

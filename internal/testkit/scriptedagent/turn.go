@@ -212,7 +212,7 @@ func init() {
 		"flood": (*turn).flood, "rubbish": (*turn).rubbish, "bytes": (*turn).rawBytes, "line": (*turn).line, "stderr": (*turn).stderr,
 		"exit": (*turn).exit, "kill": (*turn).kill, "hang": (*turn).hang, "ignore-cancel": (*turn).ignoreCancel,
 		"orphan": (*turn).orphan, "unknown-update": (*turn).unknownUpdate, "unknown-request": (*turn).unknownRequest,
-		"update-first": (*turn).updateFirst, "dangling": (*turn).dangling, "late": (*turn).lateUpdates,
+		"update-first": (*turn).updateFirst, "dangling": (*turn).dangling, "late": (*turn).lateUpdates, "late-text": (*turn).lateUpdates,
 		"error": func(_ *turn, _ context.Context, d script.Directive) error {
 			word, rest := d.Split()
 			code := codeInternal

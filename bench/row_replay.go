@@ -240,7 +240,7 @@ func (c *sandboxConversation) kept(ctx context.Context) (int, float64, error) {
 		return 0, 0, err
 	}
 	began := time.Now()
-	res, err := c.s.http.Do(r)
+	res, err := c.s.http.Do(r) //nolint:bodyclose // closed below, in the one return that has it
 	if err != nil {
 		return 0, 0, err
 	}

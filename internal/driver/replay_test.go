@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"errors"
 	"bufio"
 	"bytes"
 	"context"
@@ -457,7 +458,7 @@ func (r *recordedSession) view(last string) <-chan seen {
 		for {
 			e, err := d.Next()
 			if err != nil {
-				if err != io.EOF {
+				if !errors.Is(err, io.EOF) {
 					s.err = err
 				}
 				out <- s

@@ -154,10 +154,10 @@ func (p *peer) stop() {
 
 func (p *peer) processes() []int { return []int{p.proc.Process.Pid} }
 
-func (p *peer) close(_ context.Context, cause error) error {
+func (p *peer) close(ctx context.Context, cause error) error {
 	p.stop()
 	p.http.CloseIdleConnections()
-	err := until(context.Background(), 10*time.Second, "processes of "+p.name+" to end", func() (bool, string) { //nolint:contextcheck // also when the run is over
+	err := until(context.WithoutCancel(ctx), 10*time.Second, "processes of "+p.name+" to end", func() (bool, string) { // also when the run is over
 		left := family(p.dir + "/")
 		return len(left) == 0, fmt.Sprint(left)
 	})

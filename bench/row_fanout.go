@@ -190,7 +190,7 @@ func (c fan) beside(got map[string]*gathered, what, name, other, key string, m m
 // floors tell what stands on a line's other side.
 var floors = map[string]string{
 	planeFloor: "a bare handler in this program that keeps the turn's events in memory: what the load client and loopback can do", planeShared: "hearth serve --sandbox bubblewrap: the same without gVisor",
-	planeSandbox: "sandbox-agent 0.4.2, the same scripted agent, no sandbox, nothing stored", planeOpencode: "opencode serve 1.18.33, the same pieces out of the scripted model",
+	planeSandbox: "sandbox-agent, the same scripted agent, no sandbox, nothing stored", planeOpencode: "opencode serve, the same pieces out of the scripted model",
 }
 
 // lines are those of one measure: beside the floor, without gVisor, and beside each peer.

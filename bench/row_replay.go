@@ -233,14 +233,14 @@ func (s *sandboxAgent) restart(ctx context.Context) error {
 // kept reads the stream from its beginning until it is quiet. A conversation that
 // the server does not know any more has nothing.
 func (c *sandboxConversation) kept(ctx context.Context) (int, float64, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, quiet) // the stream has no end
 	defer cancel()
 	r, err := c.s.events(ctx, c.path)
 	if err != nil {
 		return 0, 0, err
 	}
 	began := time.Now()
-	res, err := c.s.http.Do(r) //nolint:bodyclose // closed below, in the one return that has it
+	res, err := c.s.http.Do(r)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -249,11 +249,9 @@ func (c *sandboxConversation) kept(ctx context.Context) (int, float64, error) {
 		return 0, ms(time.Since(began)), nil
 	}
 	v := newViewer(sandboxAgentText, numbered.Spec{Count: numbered.MaxCount, Bytes: 100}, false)
-	ended := make(chan struct{})
-	go func() { _ = v.read(res.Body); close(ended) }() // waited for below
-	_ = pause(ctx, quiet)                              // the end of ctx ends the reading
-	cancel()
-	<-ended
+	if err := v.read(res.Body); err != nil && ctx.Err() == nil {
+		return 0, 0, err
+	}
 	if len(v.came) == 0 {
 		return 0, 0, nil
 	}

@@ -486,14 +486,17 @@ func (f *follower) prompt(ctx context.Context) error {
 
 // writer gathers events and writes them with a deadline.
 type writer struct {
-	w     http.ResponseWriter
-	rc    *http.ResponseController
-	now   func() time.Time
-	wait  time.Duration
-	buf   []byte
-	begun bool
-	plain bool   // not a UI-message stream
-	first func() // called with the first byte
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	now  func() time.Time
+	wait time.Duration
+	buf  []byte
+	// renewed is when the deadline of writes was set: not for each of them, which would cost
+	// as much as a small one does.
+	renewed time.Time
+	begun   bool
+	plain   bool   // not a UI-message stream
+	first   func() // called with the first byte
 
 	padding int
 	close   closer
@@ -525,8 +528,11 @@ func (w *writer) flush() error {
 	}
 	w.buf = appendPadding(w.buf, w.padding)
 	// A server without deadlines still lets go of a viewer when it closes the connection.
-	if err := w.rc.SetWriteDeadline(w.now().Add(w.wait)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return errGone
+	if now := w.now(); now.Sub(w.renewed) >= min(time.Second, w.wait/4) {
+		if err := w.rc.SetWriteDeadline(now.Add(w.wait)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return errGone
+		}
+		w.renewed = now
 	}
 	if _, err := w.w.Write(w.buf); err != nil {
 		return errGone

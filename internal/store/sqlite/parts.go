@@ -24,10 +24,13 @@ func insertParts(ctx context.Context, q *db.Queries, session string, parts []tra
 	return nil
 }
 
+// readParts compares turn and part as one: so the key leads to the place, however long
+// the transcript before it is.
+const readParts = `SELECT turn, part, body FROM parts WHERE session = ? AND (turn, part) > (?, ?) ORDER BY turn, part LIMIT ?`
+
 // Read implements transcript.Log.
 func (s *Store) Read(ctx context.Context, session string, after transcript.Cursor, limit int) ([]transcript.Part, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT turn, part, body FROM parts
-		WHERE session = ? AND (turn > ? OR (turn = ? AND part > ?)) ORDER BY turn, part LIMIT ?`, session, after.Turn, after.Turn, after.Part, limit)
+	rows, err := s.r.QueryContext(ctx, readParts, session, after.Turn, after.Part, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read parts: %w", err)
 	}

@@ -20,7 +20,7 @@ func TestPagesOfOthers(t *testing.T) {
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, "<html>\ndata: {\"type\":\"text-delta\",\"id\":\"a\",\"delta\":\"page\"}\n\n</html>")
 		}))
-		for _, args := range [][]string{{"list"}, {"show", "ses_1"}, {"transcript", "ses_1"}, {"attach", "ses_1"}, {"cancel", "ses_1"}} {
+		for _, args := range [][]string{{"list"}, {"diff", "ses_1"}, {"transcript", "ses_1"}, {"attach", "ses_1"}, {"cancel", "ses_1"}} {
 			sh := newShell(t)
 			sh.giveUp = 30 * time.Millisecond
 			sh.env["HEARTH_SERVER"] = s.URL

@@ -266,7 +266,7 @@ func TestOtherTransportAtEachEvent(t *testing.T) {
 	}()
 	for range 2 {
 		w.Begin(id)
-		for i := range 30 {
+		for i := range 12 {
 			w.Say(id, resttest.Text(fmt.Sprint(i), numbered(5)...)...)
 		}
 		w.End(id)

@@ -356,7 +356,7 @@ func memory(t *testing.T, pid int) int64 {
 // (30,000 updates: more only take longer.)
 func TestFloodIntoASlowStore(t *testing.T) {
 	t.Parallel()
-	const n = 30_000
+	const n = 10_000
 	b := scratch(t)
 	r := record(t, b, resttest.New(t), nil)
 	r.rec.Log = &slowLog{Log: r.w.Sessions.Log, wait: 2 * time.Millisecond}

@@ -353,7 +353,7 @@ func memory(t *testing.T, pid int) int64 {
 }
 
 // A flood at full speed into a slow store loses nothing and fills nobody's memory.
-// (30,000 updates: more only take longer.)
+// (10,000 updates: more only take longer.)
 func TestFloodIntoASlowStore(t *testing.T) {
 	t.Parallel()
 	const n = 10_000

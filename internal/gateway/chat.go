@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/hearthd/hearth/internal/fault"
@@ -69,7 +70,11 @@ func (g *Gateway) ServeChat(w http.ResponseWriter, r *http.Request, who session.
 	w.Header().Set("Hearth-Turn", string(f.chat.turn))
 	f.look = true
 	defer f.audited(r, &err)()
-	err = f.run(r.Context())
+	// What is accepted cannot be refused any more, whatever becomes of the stream.
+	f.out.buf = uistream.AppendComment(f.out.buf, "stream-open")
+	if err = f.out.flush(); err == nil {
+		err = f.run(r.Context())
+	}
 	return f.end(r.Context(), err)
 }
 
@@ -92,24 +97,40 @@ func (f *follower) accept(ctx context.Context, c operation.Chat) error {
 	return nil
 }
 
-// answer settles the questions that the chat answers. One that was answered the same
-// way before is passed over, so that a request can be repeated.
+// answer settles the questions that the chat answers, all or, when one of them cannot be
+// answered so, none. One that is settled is passed over as long as there is something
+// else to do, so that a request can be repeated, and a message that has an answer which came
+// too late can still answer another question: its own parts show what it became.
 func (f *follower) answer(ctx context.Context, c operation.Chat) error {
 	t, err := f.g.Sessions.Turn(ctx, f.who, f.id, c.Turn)
 	if err != nil {
 		return err
 	}
-	asked := make([]session.Question, len(c.Answers))
 	newest := int64(0)
-	for i, a := range c.Answers {
-		if asked[i], err = operation.AwaitQuestion(ctx, f.g.Sessions, f.who, f.id, a.Question); err != nil {
+	for _, a := range c.Answers {
+		q, err := operation.AwaitQuestion(ctx, f.g.Sessions, f.who, f.id, a.Question)
+		switch {
+		case err != nil:
+			return err
+		case q.Turn != t.ID:
+			return fault.New(fault.QuestionNotFound, "The question %.80q is not one of this message.", a.Question)
+		case q.Kind != session.QuestionPermission:
+			return fault.New(fault.InvalidInput, "The question %s is a form: it is filled in by POST …/questions/%s/answer or `hearth answer`, not by allowing it.", q.ID, q.ID)
+		}
+		if err := (session.AnswerInput{Message: a.Message}).Check(); err != nil {
 			return err
 		}
-		if asked[i].Turn != t.ID {
-			return fault.New(fault.QuestionNotFound, "The question %.80q is not one of this message.", a.Question)
+		if q.Number > newest {
+			newest, f.chat.after = q.Number, q.ID
 		}
-		if asked[i].Number > newest {
-			newest, f.chat.after = asked[i].Number, a.Question
+	}
+	if c.Shown != "" {
+		q, err := f.g.Sessions.Question(ctx, f.who, f.id, c.Shown)
+		switch {
+		case err == nil && q.Turn == t.ID && q.Number > newest:
+			f.chat.after = q.ID
+		case err != nil && fault.CodeOf(err) != fault.QuestionNotFound:
+			return err
 		}
 	}
 	var refused error
@@ -190,26 +211,48 @@ func (f *follower) beyond(wire []byte) bool {
 	return false
 }
 
-// atQuestion ends the stream when nobody has answered the question yet. Its row may
+// note keeps what questions the client was shown, also with what is not sent again.
+func (f *follower) note(wire []byte) {
+	switch id, settled := permission(wire); {
+	case id == "":
+	case settled:
+		f.drop(id)
+	case !slices.Contains(f.asked, id):
+		f.asked = append(f.asked, id)
+	}
+}
+
+func (f *follower) drop(id session.QuestionID) {
+	f.asked = slices.DeleteFunc(f.asked, func(x session.QuestionID) bool { return x == id })
+}
+
+// atEnd says whether the stream may end here, at a question.
+func (f *follower) atEnd() bool {
+	return len(f.asked) > 0 && f.chat.after == "" && (f.at.Turn != f.had.Turn || f.at.Part >= f.had.Part)
+}
+
+// atQuestion ends the stream when nobody has answered the newest question yet. Its row may
 // come a moment after its part.
 func (f *follower) atQuestion(ctx context.Context) (idle, done bool, err error) {
 	next := f.room.next(f.viewer, f.at)
 	if next.broken {
 		return false, false, errBroken
 	}
-	q, err := f.g.Sessions.Question(ctx, f.who, f.id, f.question)
+	f.look = f.look || next.changed
+	newest := f.asked[len(f.asked)-1]
+	q, err := f.g.Sessions.Question(ctx, f.who, f.id, newest)
 	switch {
 	case fault.CodeOf(err) == fault.QuestionNotFound:
 		t, err := f.g.Sessions.Turns(ctx, f.who, f.id, f.at.Turn-1, 1)
 		if err == nil && len(t) > 0 && t[0].State.Terminal() {
-			f.question = "" // it never became one
+			f.drop(newest) // it never became one
 			return false, false, nil
 		}
 		return true, false, err
 	case err != nil:
 		return false, false, err
 	case q.State != session.QuestionPending:
-		f.question = ""
+		f.drop(newest) // one before it may wait still
 		return false, false, nil
 	}
 	// Questions that were asked at the same time are shown at the same time.
@@ -224,10 +267,9 @@ func (f *follower) atQuestion(ctx context.Context) (idle, done bool, err error) 
 		rest = append(rest, wire(p))
 	}
 	for i := len(rest) - 1; i >= 0; i-- {
-		if asks(rest[i]) == "" {
+		if id, settled := permission(rest[i]); id == "" || settled {
 			continue
 		}
-		f.question = ""
 		f.page = f.page[min(i+1, len(f.page)):]
 		for _, w := range rest[:i+1] {
 			f.at.Part++
@@ -265,12 +307,4 @@ func permission(wire []byte) (id session.QuestionID, settled bool) {
 		return "", false
 	}
 	return session.QuestionID(p.ID), len(p.Data.Outcome) > 0
-}
-
-// asks is the question that an event asks; empty: none.
-func asks(wire []byte) session.QuestionID {
-	if id, settled := permission(wire); !settled {
-		return id
-	}
-	return ""
 }

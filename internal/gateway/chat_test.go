@@ -297,6 +297,80 @@ func TestChatClosesAtAllQuestions(t *testing.T) {
 	}
 }
 
+// Of two questions that were asked at once, the second is settled elsewhere: the first still waits.
+func TestChatClosesAtAnEarlierQuestion(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("x")
+	turn := w.Begin(id)
+	one, two := ask(w, id, 1), ask(w, id, 2)
+	w.Say(id, resttest.Text("a", "meanwhile")...)
+	shown := stored(w, id)[8].ID // the second question's own part
+	if _, err := w.Sessions.Answer(t.Context(), w.Owner(), id, two, session.AnswerInput{Verdict: session.VerdictDeny}); err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string]answer{
+		"watched":         stream(t, w, id, "?approvals=close", ""),
+		"from the start":  stream(t, w, id, "?approvals=close&from=beginning", ""),
+		"behind them":     stream(t, w, id, "?approvals=close", shown),
+		"answered so":     read(post(t, w, id, "?approvals=close", verdict(turn.ID, string(two)+"=false")), 1<<30),
+		"between the two": stream(t, w, id, "?approvals=close", "1.6"),
+	} {
+		k := kinds(got.events)
+		n := map[string]int{"watched": 2, "from the start": 2, "between the two": 1}[name]
+		if !got.done || k[len(k)-1] != "finish" || !strings.Contains(got.events[len(k)-1].Data, string(uistream.FinishToolCalls)) || strings.Count(strings.Join(k, " "), "data-permission") != n || strings.Contains(strings.Join(k, " "), "meanwhile") {
+			t.Errorf("%s: %q, done %v, %v", name, k, got.done, got.err)
+		}
+	}
+	// A message that shows both and answers the first is gone on with behind the second.
+	body := strings.Replace(verdict(turn.ID, string(one)+"=true"), `"parts":[`, fmt.Sprintf(`"parts":[{"type":"dynamic-tool","state":"approval-requested","approval":{"id":%q}},`, two), 1)
+	res := post(t, w, id, "?approvals=close", body)
+	w.End(id)
+	if d := cmp.Diff([]string{"start", "text-start", "text-deltameanwhile", "text-end", "tool-output-errorThe turn has ended.", "tool-output-errorThe turn has ended.", "data-turn-end", "finish"}, kinds(read(res, 1<<30).events)); d != "" {
+		t.Error(d)
+	}
+}
+
+// Several answers are all given, or none.
+func TestChatAnswersAllOrNone(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("x")
+	turn := w.Begin(id)
+	one := ask(w, id, 1)
+	form := showQuestion(w, id, 2)
+	w.Apply(id, session.QuestionAsked{Question: session.Question{Turn: turn.ID, Number: 2, Kind: session.QuestionForm, Detail: `{"schema":{"type":"object","properties":{}}}`}})
+	three := ask(w, id, 3)
+	long := strings.Replace(verdict(turn.ID, string(one)+"=true", string(three)+"=true"), `{"id":"`+string(three)+`"`, `{"reason":"`+strings.Repeat("x", session.MaxAnswerMessage+1)+`","id":"`+string(three)+`"`, 1)
+	for name, body := range map[string]string{
+		"a form":        verdict(turn.ID, string(one)+"=true", string(form)+"=true"),
+		"a long reason": long,
+		"unknown":       verdict(turn.ID, string(one)+"=true", "qst_x-1=true"),
+	} {
+		if status, code, text := refusal(t, post(t, w, id, "", body)); status < 400 || status >= 500 || text == "" {
+			t.Errorf("%s: %d %s %q", name, status, code, text)
+		}
+		if q, err := w.Sessions.Question(t.Context(), w.Owner(), id, one); err != nil || q.State != session.QuestionPending {
+			t.Errorf("%s: the first question is %s, %v", name, q.State, err)
+		}
+	}
+}
+
+// What was accepted is not refused afterwards: a chat would send it again as something new.
+func TestChatBrokenBehindItsAcceptance(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := idle(w)
+	w.Broken.Store(true)
+	res := post(t, w, id, "", said("m1", "second"))
+	if turn := w.Get(id).Open; res.StatusCode != 200 || turn == nil || res.Header.Get("Hearth-Turn") != string(turn.ID) {
+		t.Errorf("status %d, %v", res.StatusCode, turn)
+	}
+	if a := read(res, 1<<30); a.err == nil || a.done || len(a.events) > 0 {
+		t.Errorf("it ended with %v: %v", a.err, a.events)
+	}
+}
+
 func TestChatRefusalsAcceptNothing(t *testing.T) {
 	t.Parallel()
 	w := resttest.New(t)

@@ -69,6 +69,46 @@ func TestBrokenInHTTP10(t *testing.T) {
 	}
 }
 
+// A client that has closed its sending half is taken for one that left, and can read: what it
+// gets must not look whole.
+func TestHalfClosed(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("first")
+	w.Begin(id)
+	w.Say(id, resttest.Text("a", "hello")...)
+	for path, until := range map[string]string{"/v1/agent-sessions/" + string(id) + "/stream": "hello", "/v1/watch": "watching"} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(w.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", path, resttest.Token); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		lines := bufio.NewReader(res.Body)
+		for line := ""; !strings.Contains(line, until); {
+			if line, err = lines.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(lines); err == nil {
+			t.Errorf("%s: it ended well with %q", path, got)
+		}
+	}
+}
+
 // A proxy that passes on whole blocks keeps no event back when the viewer asks for padding.
 func TestPadding(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthd/hearth/internal/audit"
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/http10"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/transcript"
 	"github.com/hearthd/hearth/internal/uistream"
@@ -100,19 +101,17 @@ func (f *follower) end(ctx context.Context, err error) error {
 	case err == nil:
 		f.out.buf = uistream.AppendDone(f.out.buf)
 		if f.out.flush() == nil { // a viewer that is gone needs no end
-			f.out.close.well()
+			f.out.ending.Well()
 			_ = f.out.rc.SetWriteDeadline(time.Time{}) // the connection may serve another request
 		}
 		return nil
-	case errors.Is(err, errGone) || ctx.Err() != nil:
-		if !f.out.begun {
-			return errGone
-		}
-		return nil
+	case !f.out.begun && (errors.Is(err, errGone) || ctx.Err() != nil):
+		return errGone
 	case !f.out.begun && !errors.Is(err, errBroken):
 		return err
 	}
-	if !errors.Is(err, errBroken) {
+	// Also for one that is gone: a client may have closed only its sending half.
+	if !errors.Is(err, errBroken) && !errors.Is(err, errGone) && ctx.Err() == nil {
 		f.g.Log.Error("stream broken off", "session", f.id, "error", err)
 	}
 	panic(http.ErrAbortHandler)
@@ -121,7 +120,7 @@ func (f *follower) end(ctx context.Context, err error) error {
 func (g *Gateway) follower(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID, a ask) *follower {
 	return &follower{
 		g: g, who: who, id: id, ask: a,
-		out: writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait), padding: a.padding, close: closing(r)},
+		out: writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait), padding: a.padding, ending: http10.Of(r)},
 	}
 }
 
@@ -202,8 +201,9 @@ type follower struct {
 	page   []transcript.Part // read from the store and not sent yet
 
 	chat     chat
-	question session.QuestionID // sent, and the stream ends here unless it is settled
-	finished bool               // the stream ends here
+	had      transcript.Cursor    // with close: the client has the turn up to here
+	asked    []session.QuestionID // with close: shown, and not known to be settled
+	finished bool                 // the stream ends here
 }
 
 // begin finds the place to start from.
@@ -247,7 +247,11 @@ func (f *follower) resume(ctx context.Context, a *session.Aggregate) error {
 	if f.at.Turn == 0 {
 		f.at = transcript.Cursor{Turn: 1}
 	}
-	if f.ask.beginning && f.at.Part == 1 { // cut between start and prompt: a client knows the turn and drops a second one
+	if f.ask.close && a.Open != nil && a.Open.Number == f.at.Turn && len(a.Questions) > 0 {
+		// Which of them the client was shown, the parts that it has tell.
+		f.had, f.at.Part = f.at, 0
+	}
+	if f.ask.beginning && max(f.at.Part, f.had.Part) == 1 { // cut between start and prompt: a client knows the turn and drops a second one
 		return f.prompt(ctx)
 	}
 	return nil
@@ -328,7 +332,7 @@ func (f *follower) step(ctx context.Context) (idle, done bool, err error) {
 	switch {
 	case f.finished:
 		return false, true, nil
-	case f.question != "":
+	case f.atEnd():
 		return f.atQuestion(ctx)
 	case f.at.Turn == 0:
 		return f.queued(ctx)
@@ -344,7 +348,7 @@ func (f *follower) step(ctx context.Context) (idle, done bool, err error) {
 			if err := f.send(ctx, w); err != nil {
 				return false, false, err
 			}
-			if f.question != "" {
+			if f.atEnd() {
 				return false, false, nil
 			}
 		}
@@ -374,7 +378,7 @@ func (f *follower) nextTurn(ctx context.Context) error {
 		return f.outcome(ctx)
 	}
 	f.at = transcript.Cursor{Turn: f.at.Turn + 1}
-	f.look, f.stored = true, false
+	f.look, f.stored, f.asked = true, false, nil
 	return nil
 }
 
@@ -397,7 +401,7 @@ func (f *follower) fromStore(ctx context.Context) (more bool, err error) {
 		if err := f.send(ctx, wire(p)); err != nil {
 			return more, err
 		}
-		if f.question != "" {
+		if f.atEnd() {
 			return more, nil
 		}
 		if isFinish(p.Body) {
@@ -435,14 +439,14 @@ func (f *follower) ledger(ctx context.Context) (idle, done bool, err error) {
 
 // send writes the event of the part at f.at, and after a start the prompt.
 func (f *follower) send(ctx context.Context, wire []byte) error {
-	if f.chat.after != "" && !f.beyond(wire) {
+	if f.ask.close {
+		f.note(wire)
+	}
+	if f.chat.after != "" && !f.beyond(wire) || f.at.Turn == f.had.Turn && f.at.Part <= f.had.Part {
 		return nil
 	}
 	f.out.add(wire)
 	f.sent++
-	if f.ask.close {
-		f.question = asks(wire)
-	}
 	if f.ask.beginning && f.at.Part == 1 {
 		if err := f.prompt(ctx); err != nil {
 			return err
@@ -499,7 +503,7 @@ type writer struct {
 	first   func() // called with the first byte
 
 	padding int
-	close   closer
+	ending  http10.Ending
 }
 
 func (w *writer) add(event []byte) { w.buf = append(w.buf, event...) }
@@ -510,7 +514,7 @@ func (w *writer) pending() bool { return len(w.buf) > 0 }
 func (w *writer) flush() error {
 	if !w.begun {
 		w.begun = true
-		w.close.badly()
+		w.ending.Badly()
 		h := w.w.Header()
 		for _, x := range uistream.Header {
 			switch {

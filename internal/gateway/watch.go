@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/http10"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/uistream"
 )
@@ -181,12 +182,9 @@ func (g *Gateway) ServeWatch(w http.ResponseWriter, r *http.Request, who session
 		return err
 	}
 	defer f.leave(watch)
-	out := &writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait), plain: true, close: closing(r)}
+	out := &writer{w: w, rc: http.NewResponseController(w), now: g.Now, wait: or(g.WriteWait, DefaultWriteWait), plain: true, ending: http10.Of(r)}
 	err = g.tell(r.Context(), f, watch, after, who, out)
-	if errors.Is(err, errGone) || r.Context().Err() != nil {
-		return nil
-	}
-	if !errors.Is(err, errBroken) {
+	if !errors.Is(err, errBroken) && !errors.Is(err, errGone) && r.Context().Err() == nil {
 		g.Log.Error("watch broken off", "workspace", who.Workspace, "error", err)
 	}
 	panic(http.ErrAbortHandler)

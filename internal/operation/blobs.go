@@ -31,7 +31,7 @@ func (o operations) blob(ctx context.Context, c Call, in BlobInput) (Blob, error
 	if err != nil {
 		return Blob{}, err
 	}
-	return Blob{Name: blobName(row), Write: func(_ context.Context, w io.Writer) error {
+	return Blob{Name: blobName(row), Size: row.Bytes, Write: func(_ context.Context, w io.Writer) error {
 		f, err := o.d.Blobs.Open(row)
 		if err != nil {
 			return err

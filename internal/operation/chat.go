@@ -3,8 +3,9 @@ package operation
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"mime"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -16,6 +17,9 @@ import (
 // conversation each time, of which only the newest message is read.
 const MaxChatBytes = 32 << 20
 
+// MaxChatAnswers is how many answers one message can have: it has those of its whole turn.
+const MaxChatAnswers = 1000
+
 // Chat is what a chat of the AI SDK (`useChat`, versions 6 and 7) asks for: a
 // prompt, or answers to questions of a turn.
 type Chat struct {
@@ -23,8 +27,9 @@ type Chat struct {
 	Message string // id of the prompt's message, which is its idempotency key; may be empty
 	Mode    session.Mode
 
-	Turn    session.TurnID // of the answers
-	Answers []ChatAnswer   // empty: it is a prompt
+	Turn    session.TurnID     // of the answers
+	Answers []ChatAnswer       // empty: it is a prompt; at most MaxChatAnswers, each question once
+	Shown   session.QuestionID // of that turn the newest that the message has, answered or not
 
 	Close bool // the reply ends at a question
 }
@@ -57,13 +62,13 @@ type chatPart struct {
 // chatBody is what `DefaultChatTransport` sends, with the fields that an
 // application may add. message stands for messages with one in it.
 type chatBody struct {
-	ID        string            `json:"id"`
-	Messages  []json.RawMessage `json:"messages"`
-	Message   json.RawMessage   `json:"message"`
-	Trigger   string            `json:"trigger"`
-	MessageID string            `json:"messageId"`
-	Mode      session.Mode      `json:"mode"`
-	Approvals string            `json:"approvals"`
+	ID        string
+	Messages  []json.RawMessage
+	Message   json.RawMessage
+	Trigger   string
+	MessageID string
+	Mode      session.Mode
+	Approvals string
 }
 
 var chatFields = []string{"id", "messages", "message", "trigger", "messageId", "mode", "approvals"}
@@ -75,18 +80,9 @@ func ReadChat(id session.ID, contentType string, raw []byte) (Chat, error) {
 	if mt, _, err := mime.ParseMediaType(contentType); contentType != "" && (err != nil || mt != "application/json") {
 		return Chat{}, fault.New(fault.InvalidInput, "The body's content type is %.80q; it must be application/json.", contentType)
 	}
-	var b chatBody
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil {
-		return Chat{}, fault.New(fault.InvalidInput, "The body is not a JSON object of the form {\"messages\": […]}.")
-	}
-	for name := range fields {
-		if !slices.Contains(chatFields, name) {
-			return Chat{}, fault.New(fault.InvalidInput, "The body has a field %.80q that means nothing here; it can have %s.", name, strings.Join(chatFields, ", "))
-		}
-	}
-	if err := json.Unmarshal(raw, &b); err != nil {
-		return Chat{}, fault.New(fault.InvalidInput, "The body is not what a chat sends: %.200s.", err.Error())
+	b, err := splitChat(raw)
+	if err != nil {
+		return Chat{}, err
 	}
 	switch {
 	case strings.HasPrefix(b.ID, "ses_") && b.ID != string(id):
@@ -137,6 +133,75 @@ func ReadChat(id session.ID, contentType string, raw []byte) (Chat, error) {
 	return Chat{}, fault.New(fault.InvalidInput, "The newest message has the role %.40q; it must be user.", newest.Role)
 }
 
+// splitChat reads the body's fields. Messages stay where they are in it: a long conversation is
+// sent with each prompt, and it is not held twice.
+func splitChat(raw []byte) (b chatBody, err error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	noObject := fault.New(fault.InvalidInput, "The body is not a JSON object of the form {\"messages\": […]}.")
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return b, noObject
+	}
+	var scratch json.RawMessage
+	value := func() (json.RawMessage, error) {
+		err := d.Decode(&scratch)
+		end := d.InputOffset()
+		return raw[end-int64(len(scratch)) : end], err
+	}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return b, noObject
+		}
+		var to any
+		switch name := t.(string); name {
+		case "id":
+			to = &b.ID
+		case "trigger":
+			to = &b.Trigger
+		case "messageId":
+			to = &b.MessageID
+		case "mode":
+			to = &b.Mode
+		case "approvals":
+			to = &b.Approvals
+		case "message":
+			b.Message, err = value()
+		case "messages":
+			b.Messages, err = nil, nil
+			if t, terr := d.Token(); terr != nil || t != json.Delim('[') {
+				return b, fault.New(fault.InvalidInput, "messages is no list.")
+			}
+			for err == nil && d.More() {
+				var m json.RawMessage
+				m, err = value()
+				b.Messages = append(b.Messages, m)
+			}
+			if err == nil {
+				_, err = d.Token()
+			}
+		default:
+			return b, fault.New(fault.InvalidInput, "The body has a field %.80q that means nothing here; it can have %s.", name, strings.Join(chatFields, ", "))
+		}
+		if to != nil {
+			err = d.Decode(to)
+		}
+		var kind *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &kind):
+			return b, fault.New(fault.InvalidInput, "The body's field %s is of the wrong type.", t)
+		case err != nil:
+			return b, noObject
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return b, noObject
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return b, fault.New(fault.InvalidInput, "The body goes on behind its JSON object.")
+	}
+	return b, nil
+}
+
 func readChatMessage(raw json.RawMessage) (chatMessage, error) {
 	var m chatMessage
 	if _, err := DecodeObject(raw); err != nil {
@@ -177,11 +242,29 @@ func (c *Chat) prompt(m chatMessage) error {
 // answers takes what the person said to the questions in an agent's message.
 func (c *Chat) answers(m chatMessage) error {
 	c.Turn = session.TurnID(m.ID)
+	at := map[session.QuestionID]int{}
+	shown := int64(0)
 	for _, p := range m.Parts {
-		if p.Approval == nil || p.Approval.Approved == nil || p.Approval.ID == "" {
+		if p.Approval == nil || p.Approval.ID == "" {
 			continue
 		}
-		c.Answers = append(c.Answers, ChatAnswer{Question: session.QuestionID(p.Approval.ID), Allow: *p.Approval.Approved, Message: p.Approval.Reason})
+		q := session.QuestionID(p.Approval.ID)
+		if n := session.QuestionNumber(c.Turn, q); n > shown {
+			shown, c.Shown = n, q
+		}
+		if p.Approval.Approved == nil {
+			continue
+		}
+		a := ChatAnswer{Question: q, Allow: *p.Approval.Approved, Message: p.Approval.Reason}
+		if i, twice := at[q]; twice {
+			c.Answers[i] = a
+			continue
+		}
+		if len(c.Answers) == MaxChatAnswers {
+			return fault.New(fault.InvalidInput, "The message answers more than %d questions.", MaxChatAnswers)
+		}
+		at[q] = len(c.Answers)
+		c.Answers = append(c.Answers, a)
 	}
 	if len(c.Answers) == 0 {
 		return fault.New(fault.InvalidInput, "The newest message is the agent's and answers no question. Send a message of your own.")

@@ -17,7 +17,16 @@ func TestReadChat(t *testing.T) {
 	user := `{"id":"m1","role":"user","parts":[{"type":"text","text":"do it"}]}`
 	agent := `{"id":"trn_1","role":"assistant","parts":[{"type":"dynamic-tool","toolCallId":"c","state":"approval-responded","approval":{"id":"qst_1-1","approved":%s,"reason":"ok"}}]}`
 	answers := func(allow bool) operation.Chat {
-		return operation.Chat{Turn: "trn_1", Answers: []operation.ChatAnswer{{Question: "qst_1-1", Allow: allow, Message: "ok"}}}
+		return operation.Chat{Turn: "trn_1", Shown: "qst_1-1", Answers: []operation.ChatAnswer{{Question: "qst_1-1", Allow: allow, Message: "ok"}}}
+	}
+	shown := func(q session.QuestionID) operation.Chat {
+		c := answers(true)
+		c.Shown = q
+		return c
+	}
+	var many strings.Builder
+	for i := range 1001 {
+		fmt.Fprintf(&many, `{"approval":{"id":"qst_1-%d","approved":true}},`, i+1)
 	}
 	tests := map[string]struct {
 		body string
@@ -31,6 +40,13 @@ func TestReadChat(t *testing.T) {
 		"several texts":          {body: `{"messages":[{"role":"user","parts":[{"type":"text","text":"a"},{"type":"data-x","data":1},{"type":"text","text":"b"}]}]}`, want: operation.Chat{Prompt: "a\n\nb"}},
 		"allowed":                {body: `{"messages":[` + fmt.Sprintf(agent, "true") + `],"messageId":"trn_1"}`, want: answers(true)},
 		"denied":                 {body: `{"messages":[` + user + `,` + fmt.Sprintf(agent, "false") + `]}`, want: answers(false)},
+		"answered twice":         {body: `{"messages":[{"id":"trn_1","role":"assistant","parts":[{"approval":{"id":"qst_1-1","approved":false}},{"approval":{"id":"qst_1-1","approved":true,"reason":"ok"}}]}]}`, want: answers(true)},
+		"not all answered":       {body: `{"messages":[{"id":"trn_1","role":"assistant","parts":[{"approval":{"id":"qst_1-10"}},{"approval":{"id":"qst_1-1","approved":true,"reason":"ok"}},{"approval":{"id":"qst_2-99"}},{"approval":{"id":"qst_1-011"}}]}]}`, want: shown("qst_1-10")},
+		"too many answers":       {body: `{"messages":[{"id":"trn_1","role":"assistant","parts":[` + many.String() + `{}]}]}`, code: fault.InvalidInput, says: "1000"},
+		"behind the object":      {body: `{"messages":[` + user + `]} {}`, code: fault.InvalidInput, says: "goes on"},
+		"no list":                {body: `{"messages":{}}`, code: fault.InvalidInput, says: "no list"},
+		"a wrong type":           {body: `{"messages":[` + user + `],"mode":7}`, code: fault.InvalidInput, says: "mode"},
+		"cut":                    {body: `{"messages":[` + user, code: fault.InvalidInput},
 		"answered behind a text": {body: `{"messages":[` + fmt.Sprintf(agent, "true") + `,` + user + `],"messageId":"trn_1"}`, want: answers(true)},
 		"edited":                 {body: `{"messages":[` + user + `],"messageId":"m1"}`, code: fault.HistoryImmutable, says: "cannot be changed"},
 		"edited elsewhere":       {body: `{"messages":[` + user + `],"messageId":"m0"}`, code: fault.HistoryImmutable},

@@ -58,6 +58,7 @@ type Meta struct {
 type Blob struct {
 	Name  string // for a file; without folders
 	Media string // empty: that of the operation
+	Size  int64  // bytes; 0: not known
 	// Write is called at most once. An error before the first byte is a refusal like
 	// any other; later the surface must not let the output look whole.
 	Write func(ctx context.Context, w io.Writer) error

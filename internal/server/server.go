@@ -38,6 +38,7 @@ import (
 	"github.com/hearthd/hearth/internal/driverbin"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/gateway"
+	"github.com/hearthd/hearth/internal/http10"
 	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/operation/rest"
 	"github.com/hearthd/hearth/internal/recorder"
@@ -194,7 +195,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	address := "http://" + ln.Addr().String()
 	srv := &http.Server{Handler: a.handler, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
-		ConnContext: gateway.WithConn, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
+		ConnContext: http10.WithConn, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
 	if err := writeRunning(o, address); err != nil {
 		return errors.Join(err, ln.Close())
 	}

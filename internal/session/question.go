@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,15 @@ type QuestionID string
 // QuestionIDOf names the n-th question of a turn, n from 1.
 func QuestionIDOf(turn TurnID, n int64) QuestionID {
 	return QuestionID(fmt.Sprintf("qst_%s-%d", strings.TrimPrefix(string(turn), "trn_"), n))
+}
+
+// QuestionNumber is the n of [QuestionIDOf]; 0 when the id is of no question of the turn.
+func QuestionNumber(turn TurnID, id QuestionID) int64 {
+	n, err := strconv.ParseInt(string(id[strings.LastIndexByte(string(id), '-')+1:]), 10, 64)
+	if err != nil || n < 1 || QuestionIDOf(turn, n) != id {
+		return 0
+	}
+	return n
 }
 
 // QuestionState is where a question is: pending, or settled for good.

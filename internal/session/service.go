@@ -417,10 +417,13 @@ type AnswerInput struct {
 	Message string // kept with the question
 }
 
+// Check refuses what no question takes as its answer. Code: INVALID_INPUT.
+func (in AnswerInput) Check() error { return checkText("message", in.Message, MaxAnswerMessage) }
+
 // Answer settles a question; the first answer counts. Codes: QUESTION_NOT_FOUND,
 // QUESTION_SETTLED, INVALID_INPUT (details.fields names what is wrong with a form).
 func (s *Service) Answer(ctx context.Context, who Caller, id ID, question QuestionID, in AnswerInput) (Question, error) {
-	if err := checkText("message", in.Message, MaxAnswerMessage); err != nil {
+	if err := in.Check(); err != nil {
 		return Question{}, err
 	}
 	q, err := s.Question(ctx, who, id, question)

@@ -2,6 +2,7 @@ package rest_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -56,7 +57,7 @@ func TestBlob(t *testing.T) {
 	if res.StatusCode != 200 || body != content {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
-	for k, want := range map[string]string{"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"} {
+	for k, want := range map[string]string{"Content-Length": fmt.Sprint(len(content)), "Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"} {
 		if got := res.Header.Get(k); got != want {
 			t.Errorf("%s: %q", k, got)
 		}

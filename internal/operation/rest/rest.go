@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/hearthd/hearth/internal/fault"
+	"github.com/hearthd/hearth/internal/http10"
 	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/ticket"
@@ -92,6 +93,9 @@ func New(c Config) (http.Handler, error) {
 	s.mux.HandleFunc("GET "+operation.Root+"/{id}/stream", s.stream)
 	s.mux.HandleFunc("POST "+operation.Root+"/{id}/stream", s.chat)
 	s.mux.HandleFunc("GET /v1/watch", s.watch)
+	for _, path := range []string{operation.Root + "/{id}/stream", "/v1/watch"} {
+		s.mux.HandleFunc("HEAD "+path, s.unknown) // of a stream there is nothing to be had but the stream
+	}
 	s.mux.HandleFunc("GET /openapi.json", s.document)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, map[string]bool{"ok": true}) })
 	s.mux.HandleFunc("GET /readyz", s.ready)
@@ -182,7 +186,12 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 		if large, ok := out.(io.WriterTo); ok {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(o.Status)
-			_, _ = large.WriteTo(w) // the client may be gone
+			if r.Method == http.MethodHead {
+				return
+			}
+			if _, err := large.WriteTo(w); err != nil {
+				panic(http.ErrAbortHandler) // it ends in the middle
+			}
 			return
 		}
 		answer(w, o.Status, out)
@@ -192,17 +201,31 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 // send answers with bytes as they are made. The headers go out with the first of
 // them, so that what fails before it is a refusal; what fails later breaks the connection.
 func (s *server) send(w http.ResponseWriter, r *http.Request, o *operation.Operation, blob operation.Blob) {
+	ending := http10.Of(r)
 	out := &begun{w: w, begin: func() {
 		h := w.Header()
 		h.Set("Content-Type", cmp.Or(blob.Media, o.Media))
 		h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": blob.Name}))
+		if blob.Size > 0 {
+			h.Set("Content-Length", strconv.FormatInt(blob.Size, 10))
+		}
 		w.WriteHeader(o.Status)
-		_ = http.NewResponseController(w).Flush() // so that what breaks off is seen as that
+		if r.Method != http.MethodHead {
+			ending.Badly()
+			_ = http.NewResponseController(w).Flush() // so that what breaks off is seen as that
+		}
 	}}
+	if r.Method == http.MethodHead { // nothing is made that nobody reads
+		out.start()
+		return
+	}
 	err := blob.Write(r.Context(), out)
 	switch {
 	case err == nil:
 		out.start() // nothing is an answer, too
+		if http.NewResponseController(w).Flush() == nil {
+			ending.Well()
+		}
 	case !out.done:
 		s.fail(w, r, err)
 	default:

@@ -2,10 +2,15 @@ package rest_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -275,6 +280,67 @@ func TestBundle(t *testing.T) {
 	w.Apply(id, session.Discarded{})
 	if r := ask(t, w, "GET", path, ""); r.status != 404 || r.at(t, "error.code") != "NOTHING_PACKED" {
 		t.Errorf("after a discard: %d %s", r.status, r.body)
+	}
+}
+
+// In HTTP/1.0 the end of the connection is the end of the file.
+func TestFilesInHTTP10(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("x")
+	w.Begin(id)
+	w.Say(id, resttest.Text("a", strings.Repeat("x", 200<<10))...)
+	w.EndWith(id, "end_turn", "", session.Delivery{State: session.DeliveryFailed, Code: fault.PushRefused})
+	fetch := func(name string) error {
+		c, err := net.Dial("tcp", strings.TrimPrefix(w.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "GET /v1/agent-sessions/%s/%s HTTP/1.0\r\nAuthorization: Bearer %s\r\n\r\n", id, name, resttest.Token)
+		b, err := io.ReadAll(c)
+		if !strings.Contains(string(b), "200 OK") || len(b) < 10<<10 && err == nil {
+			t.Errorf("%s: %.200q", name, b)
+		}
+		return err
+	}
+	for _, name := range []string{"bundle", "export", "export?format=markdown"} {
+		if err := fetch(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w.Cut.Store(true)
+	if err := fetch("bundle"); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a bundle that broke off ends with %v", err)
+	}
+}
+
+// HEAD tells what GET would, and begins nothing.
+func TestHead(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("x")
+	w.Begin(id)
+	w.EndWith(id, "end_turn", "", session.Delivery{State: session.DeliveryFailed, Code: fault.PushRefused})
+	one := "/v1/agent-sessions/" + string(id)
+	w.Cut.Store(true)
+	for _, path := range []string{"", "/messages", "/export", "/bundle"} {
+		if r := ask(t, w, "HEAD", one+path, ""); r.status != 200 || r.body != "" || r.header.Get("Content-Type") == "" {
+			t.Errorf("%s: %d %v", path, r.status, r.header)
+		}
+	}
+	made := ask(t, w, "POST", one+"/attach-ticket", `{"action":"watch"}`)
+	key, _ := made.at(t, "ticket").(string)
+	for _, path := range []string{one + "/stream", "/v1/watch"} {
+		if r := ask(t, w, "HEAD", path, "", "Authorization", "", ticketHeader, key); r.status != 404 || !strings.HasPrefix(r.header.Get("Allow"), "GET") {
+			t.Errorf("%s: %d %v", path, r.status, r.header)
+		}
+	}
+	if r := ask(t, w, "GET", one+"/stream", "", "Authorization", "", ticketHeader, key); r.status != 204 {
+		t.Errorf("the ticket opens nothing any more: %d %s", r.status, r.body)
 	}
 }
 

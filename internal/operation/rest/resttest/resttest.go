@@ -20,6 +20,7 @@ import (
 	"github.com/hearthd/hearth/internal/blob"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/gateway"
+	"github.com/hearthd/hearth/internal/http10"
 	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/operation/rest"
 	"github.com/hearthd/hearth/internal/session"
@@ -115,7 +116,7 @@ func New(t testing.TB) *World {
 		t.Fatal(err)
 	}
 	w.Server = httptest.NewUnstartedServer(h)
-	w.Server.Config.ConnContext = gateway.WithConn
+	w.Server.Config.ConnContext = http10.WithConn
 	w.Server.Start()
 	w.URL = w.Server.URL
 	t.Cleanup(func() {

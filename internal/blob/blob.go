@@ -50,7 +50,7 @@ type Row struct {
 // Rows keeps rows. Methods may be called concurrently.
 type Rows interface {
 	// AnnounceBlob adds a pending row, unless there is one, and returns the row as it is then. One
-	// that was missing in another turn becomes pending again.
+	// of another turn that is not stored becomes this turn's, and pending: there it may be had.
 	AnnounceBlob(ctx context.Context, r Row) (Row, error)
 	// SettleBlob writes state, reason, digest, bytes and masked of a pending row. Others stay.
 	SettleBlob(ctx context.Context, r Row) error

@@ -93,6 +93,11 @@ func TestLife(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 
+	announce("broken off", "trn_1")
+	if r := announce("broken off", "trn_2"); r.State != blob.Pending || r.Turn != "trn_2" { // its sandbox may have it
+		t.Errorf("%+v", r)
+	}
+
 	b := announce("b", "trn_1")
 	if err := s.Miss(t.Context(), b, "It was not there."); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 const announceBlob = `-- name: AnnounceBlob :exec
 INSERT INTO blobs (session, id, turn, media_type, state, reason, digest, bytes, masked, at) VALUES (?, ?, ?, ?, 'pending', '', '', ?, 0, ?)
 ON CONFLICT (session, id) DO UPDATE SET turn = excluded.turn, media_type = excluded.media_type, state = 'pending', reason = '', bytes = excluded.bytes, at = excluded.at
-WHERE state = 'missing' AND turn <> excluded.turn
+WHERE state <> 'stored' AND turn <> excluded.turn
 `
 
 type AnnounceBlobParams struct {

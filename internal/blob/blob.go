@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hearthd/hearth/internal/fault"
@@ -65,6 +66,9 @@ type Rows interface {
 // MaxSessionBytes of all blobs of a session.
 const MaxSessionBytes = 1 << 30
 
+// settleTime bounds the writing of a row whose file is there.
+const settleTime = 5 * time.Second
+
 // Store keeps blobs. Its methods may be called concurrently, [Store.Take] for different blobs.
 type Store struct {
 	Dir     string // made where needed
@@ -73,6 +77,9 @@ type Store struct {
 	Room    func() error // why the disk should take nothing more; nil: it may
 	Now     func() time.Time
 	Log     *slog.Logger
+
+	mu     sync.Mutex
+	taking map[string]int64 // bytes of what is being taken, by session
 }
 
 const halfPrefix = ".half-"
@@ -98,8 +105,9 @@ func (s *Store) Miss(ctx context.Context, r Row, reason string) error {
 	return s.Rows.SettleBlob(ctx, r)
 }
 
-// Take writes what fetch gives to the blob's file and settles it. The error is fetch's, or why it
-// could not be kept; then nothing is settled.
+// Take writes what fetch gives, r.Bytes at most, to the blob's file and settles it. The error is fetch's,
+// or why it could not be kept; then nothing is settled. A file that is whole is settled even when ctx
+// has ended. DISK_FULL: the session has [MaxSessionBytes], counting what others take right now.
 func (s *Store) Take(ctx context.Context, r Row, fetch func(context.Context, io.Writer) error) error {
 	path, ok := s.path(r.Session, r.ID)
 	if !ok {
@@ -110,32 +118,62 @@ func (s *Store) Take(ctx context.Context, r Row, fetch func(context.Context, io.
 			return err
 		}
 	}
+	if err := s.reserve(ctx, r); err != nil {
+		return err
+	}
+	kept, err := s.write(ctx, path, r, fetch)
+	s.mu.Lock() // what is stored is counted once
+	defer s.mu.Unlock()
+	if s.taking[r.Session] -= r.Bytes; s.taking[r.Session] == 0 {
+		delete(s.taking, r.Session)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	defer cancel()
+	return s.Rows.SettleBlob(ctx, kept)
+}
+
+// reserve counts a blob that will be taken. Masking makes none larger.
+func (s *Store) reserve(ctx context.Context, r Row) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	have, err := s.Rows.BlobBytes(ctx, r.Session)
 	if err != nil {
 		return fmt.Errorf("count the session's blobs: %w", err)
 	}
-	if have+r.Bytes > MaxSessionBytes {
+	if have+s.taking[r.Session]+r.Bytes > MaxSessionBytes {
 		return fault.New(fault.DiskFull, "The session's blobs have reached %d MiB.", MaxSessionBytes>>20)
 	}
+	if s.taking == nil {
+		s.taking = map[string]int64{}
+	}
+	s.taking[r.Session] += r.Bytes
+	return nil
+}
+
+// write makes the file of a blob and gives the row that it has then.
+func (s *Store) write(ctx context.Context, path string, r Row, fetch func(context.Context, io.Writer) error) (Row, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("make folder of blobs: %w", coded(err))
+		return r, fmt.Errorf("make folder of blobs: %w", coded(err))
 	}
 	half, err := os.CreateTemp(filepath.Dir(path), halfPrefix+"*")
 	if err != nil {
-		return fmt.Errorf("make file of blob: %w", coded(err))
+		return r, fmt.Errorf("make file of blob: %w", coded(err))
 	}
 	r.Digest, r.Bytes, r.Masked, err = s.fill(ctx, half, fetch)
 	if err == nil {
 		err = coded(os.Rename(half.Name(), path))
 	}
 	if err != nil {
-		return errors.Join(err, ignoreGone(os.Remove(half.Name())))
+		return r, errors.Join(err, ignoreGone(os.Remove(half.Name())))
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("keep blob: %w", coded(err))
+		return r, fmt.Errorf("keep blob: %w", coded(err))
 	}
 	r.State, r.Reason = Stored, ""
-	return s.Rows.SettleBlob(ctx, r)
+	return r, nil
 }
 
 // fill writes the file, brings it to the disk and closes it.

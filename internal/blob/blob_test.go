@@ -143,6 +143,56 @@ func TestLife(t *testing.T) {
 	want("b", fault.BlobMissing)
 }
 
+// A file that is whole counts, also when whoever asked for it has gone meanwhile.
+func TestTakeIsSettled(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	r, err := w.Blobs.Announce(t.Context(), blob.Row{Session: string(w.Create("x")), ID: idOf("a"), Turn: "trn_1", Bytes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	if err := w.Blobs.Take(ctx, r, func(ctx context.Context, out io.Writer) error { defer leave(); return gives("a")(ctx, out) }); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Blobs.Find(t.Context(), r.Session, r.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// Blobs that are taken at the same time do not pass the session's limit together.
+func TestTakesShareALimit(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	one, other := string(w.Create("x")), string(w.Create("y"))
+	take := func(session, content string, fetch func(context.Context, io.Writer) error) error {
+		t.Helper()
+		r, err := w.Blobs.Announce(t.Context(), blob.Row{Session: session, ID: idOf(content), Turn: "trn_1", Bytes: blob.MaxSessionBytes/2 + 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Blobs.Take(t.Context(), r, fetch)
+	}
+	cut := errors.New("cut")
+	err := take(one, "a", func(context.Context, io.Writer) error {
+		if err := take(one, "b", gives("b")); fault.CodeOf(err) != fault.DiskFull {
+			t.Errorf("beside another: %v", err)
+		}
+		if err := take(other, "b", gives("b")); err != nil {
+			t.Errorf("another session: %v", err)
+		}
+		return cut
+	})
+	if !errors.Is(err, cut) {
+		t.Error(err)
+	}
+	for _, content := range []string{"b", "c"} { // what is not taken any more is not counted, and what is stored as it is
+		if err := take(one, content, gives(content)); err != nil {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+}
+
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	w := resttest.New(t)

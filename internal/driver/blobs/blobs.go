@@ -34,6 +34,8 @@ const (
 type Store struct {
 	dir   string
 	spill string
+
+	making sync.Mutex // held from where a turn's folder is made until something is in it
 }
 
 // Open takes the folder, making it where needed. What a former driver left half written is removed.
@@ -98,12 +100,21 @@ func (s *Store) Remove(turn, id string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove blob: %w", err)
 	}
+	s.making.Lock()
+	defer s.making.Unlock()
 	_ = os.Remove(filepath.Dir(path)) // when it was the last one
 	return nil
 }
 
-// Turn makes the blobs of one turn.
+// Turn makes the blobs of one turn. What other turns have left is removed: a turn begins when the one before
+// has ended for the server, which has fetched by then what it wants.
 func (s *Store) Turn(turn string) *Turn {
+	entries, _ := os.ReadDir(s.dir) // what cannot be listed or removed only takes room
+	for _, e := range entries {
+		if name := e.Name(); name != turn && name != filepath.Base(s.spill) {
+			_ = os.RemoveAll(filepath.Join(s.dir, name))
+		}
+	}
 	return &Turn{s: s, dir: filepath.Join(s.dir, turn), left: uistream.MaxBlobBytes, bad: !turnRE.MatchString(turn)}
 }
 
@@ -130,17 +141,24 @@ func (t *Turn) Create(last bool) convert.BlobWriter {
 	t.count++
 	t.mu.Unlock()
 	w := &Writer{t: t, hash: sha256.New()}
-	err := os.MkdirAll(t.dir, 0o700)
-	if err == nil && t.bad {
-		err = fs.ErrInvalid
-	}
-	if err == nil {
-		w.file, err = os.CreateTemp(t.dir, "half-*")
-	}
-	if err != nil {
+	var err error
+	if w.file, err = t.file(); err != nil {
 		w.lose(err)
 	}
 	return w
+}
+
+// file is a new one in the turn's folder.
+func (t *Turn) file() (*os.File, error) {
+	if t.bad {
+		return nil, fs.ErrInvalid
+	}
+	t.s.making.Lock()
+	defer t.s.making.Unlock()
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return nil, err
+	}
+	return os.CreateTemp(t.dir, "half-*")
 }
 
 // take counts bytes that a blob wants; false when the turn has no more.
@@ -266,16 +284,23 @@ func (t *Turn) Take(path string) (id string, size int64, lost string) {
 	}
 	h := sha256.New()
 	n, err := io.Copy(h, f)
-	if err == nil {
-		err = os.MkdirAll(t.dir, 0o700)
-	}
 	digest := hex.EncodeToString(h.Sum(nil))
 	if err == nil {
-		err = os.Rename(path, filepath.Join(t.dir, digest))
+		err = t.move(path, digest)
 	}
 	if err != nil || n != st.Size() {
 		t.give(st.Size())
 		return "", st.Size(), lostOther
 	}
 	return uistream.BlobIDPrefix + digest, n, ""
+}
+
+// move takes a file into the turn's folder.
+func (t *Turn) move(path, digest string) error {
+	t.s.making.Lock()
+	defer t.s.making.Unlock()
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return err
+	}
+	return os.Rename(path, filepath.Join(t.dir, digest))
 }

@@ -86,6 +86,76 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// A blob that is begun while the last one before it is removed has its folder.
+func TestRemoveBesideCreate(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	turn := s.Turn("turn_1")
+	none := idOf([]byte("none"))
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if err := s.Remove("turn_1", none); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	line := filepath.Join(s.SpillDir(), "line-1.json")
+	for i := range 200 {
+		w := turn.Create(true)
+		id, _, lost := write(w, "x")
+		if lost == "" {
+			if err := s.Remove("turn_1", id); err != nil {
+				t.Error(err)
+			}
+			if err := os.WriteFile(line, []byte("y"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			id, _, lost = turn.Take(line)
+		}
+		if lost != "" {
+			t.Errorf("%d: %s", i, lost)
+			break
+		}
+		if err := s.Remove("turn_1", id); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-done
+}
+
+// A turn that begins finds the room of those before it, whose blobs the server has had or will never ask for.
+func TestNextTurn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir)
+	for _, turn := range []string{"turn_1", "turn_2"} {
+		keeps := s.Turn(turn)
+		write(keeps.Create(false), "x")
+		if left, _ := filepath.Glob(filepath.Join(dir, "turn_*", "*")); len(left) != 1 || filepath.Dir(left[0]) != filepath.Join(dir, turn) {
+			t.Errorf("%s: %v", turn, left)
+		}
+	}
+	line := filepath.Join(s.SpillDir(), "line-1.json")
+	if err := os.WriteFile(line, []byte("a line that is being read"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Turn("turn_2")
+	if _, err := s.Get("turn_2", idOf([]byte("x"))); err != nil {
+		t.Error("its own:", err)
+	}
+	if _, _, lost := s.Turn("turn_3").Take(line); lost != "" {
+		t.Error(lost)
+	}
+}
+
 // Only a line that the connection spilled becomes a blob, whatever file an agent names.
 func TestTake(t *testing.T) {
 	t.Parallel()

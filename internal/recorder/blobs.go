@@ -31,7 +31,8 @@ const (
 	harvestTime  = time.Minute      // all that are left when the agent has ended
 	canceledTime = 3 * time.Second  // of a turn that somebody waits to see stopped
 	settleTime   = 5 * time.Second
-	blobsAtOnce  = 2 // of a turn
+	lateTime     = 500 * time.Millisecond // for the driver to be told, once nobody waits any more
+	blobsAtOnce  = 2                      // of a turn
 )
 
 // errHarvest ends what is still being fetched.
@@ -45,7 +46,15 @@ type blobs struct {
 	cancel context.CancelCauseFunc
 	slots  chan struct{}
 	wg     sync.WaitGroup
-	seen   map[string]bool
+
+	mu   sync.Mutex
+	seen map[string]*progress
+}
+
+// progress is where a blob that a part has told of stands.
+type progress struct {
+	busy  bool // it is being taken
+	again bool // and was told of meanwhile
 }
 
 func (r *Recorder) blobs(ctx context.Context, src Source) *blobs {
@@ -53,7 +62,7 @@ func (r *Recorder) blobs(ctx context.Context, src Source) *blobs {
 	if !ok || r.Blobs == nil {
 		return nil
 	}
-	b := &blobs{store: r.Blobs, src: bs, slots: make(chan struct{}, blobsAtOnce), seen: map[string]bool{}}
+	b := &blobs{store: r.Blobs, src: bs, slots: make(chan struct{}, blobsAtOnce), seen: map[string]*progress{}}
 	b.ctx, b.cancel = context.WithCancelCause(ctx)
 	return b
 }
@@ -80,10 +89,42 @@ func (b *blobs) harvest(outcome string) {
 	b.wg.Wait()
 }
 
+// stopped tells whether the recording was stopped, so that the next one goes on with what is left.
+func (b *blobs) stopped() bool {
+	return b.ctx.Err() != nil && !errors.Is(context.Cause(b.ctx), errHarvest)
+}
+
+// begin notes that a part tells of a blob. False: somebody is at it, or the turn has told of too many.
+func (b *blobs) begin(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.seen[id]
+	if t == nil {
+		if len(b.seen) >= uistream.MaxTurnBlobs {
+			return false
+		}
+		t = &progress{}
+		b.seen[id] = t
+	}
+	busy := t.busy
+	t.busy, t.again = true, busy
+	return !busy
+}
+
+// again tells whoever is at a blob whether it was told of meanwhile; if not, nobody is at it any more.
+func (b *blobs) again(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.seen[id]
+	t.busy, t.again = t.again, false
+	return t.busy
+}
+
 // mediaTypes are those that a driver gives; of another nothing is believed.
 var mediaTypes = []string{"text/plain; charset=utf-8", "application/json", "application/x-ndjson"}
 
-// blob begins to take over what a data-blob part tells of. Twice is fine. What the part says is
+// blob begins to take over what a data-blob part tells of. Twice is fine, and taken twice: the driver
+// may have written the same once more after it was told to forget it. What the part says is
 // not believed: a blob that cannot be is missing, and the turn goes on.
 func (w *turn) blob(p uistream.Part) {
 	b := w.blobs
@@ -92,30 +133,41 @@ func (w *turn) blob(p uistream.Part) {
 	}
 	raw, _ := p.Field("data")
 	var d uistream.Blob
-	if json.Unmarshal(raw, &d) != nil || d.ID == "" || len(d.ID) > 100 || b.seen[d.ID] || len(b.seen) >= uistream.MaxTurnBlobs {
+	if json.Unmarshal(raw, &d) != nil || d.ID == "" || len(d.ID) > 100 || !b.begin(d.ID) {
 		return
 	}
-	b.seen[d.ID] = true
 	row := blob.Row{Session: string(w.id), ID: w.mask.Text(d.ID), Turn: string(w.t.ID), MediaType: "application/octet-stream", Bytes: d.Bytes}
 	if slices.Contains(mediaTypes, d.MediaType) {
 		row.MediaType = d.MediaType
 	}
 	b.wg.Go(func() { // stop and harvest wait
-		if err := b.take(row); err != nil && b.ctx.Err() == nil {
-			w.r.Slog.Error("take blob over", "session", row.Session, "turn", row.Turn, "blob", row.ID, "error", err)
+		for more := true; more; more = b.again(d.ID) {
+			if err := b.take(row); err != nil && !b.stopped() {
+				w.r.Slog.Error("take blob over", "session", row.Session, "turn", row.Turn, "blob", row.ID, "error", err)
+			}
 		}
 	})
 }
 
-// take settles one blob, unless the recording is stopped: the next one takes it then.
+// take settles one blob, if it is not, and lets the driver forget it; unless the recording is stopped: the
+// next one does it then.
 func (b *blobs) take(row blob.Row) error {
 	keep, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), settleTime)
 	got, err := b.store.Announce(keep, row)
 	cancel()
-	if err != nil || got.State != blob.Pending {
+	if err == nil && got.State == blob.Pending {
+		err = b.settle(row)
+	}
+	if err != nil || b.stopped() {
 		return err
 	}
+	return b.done(row)
+}
+
+// settle fetches a blob or says why it is missing. An error: it is still pending.
+func (b *blobs) settle(row blob.Row) error {
 	reason := ""
+	var err error
 	switch _, ok := uistream.BlobDigest(row.ID); {
 	case !ok:
 		reason = "What the sandbox gave as its id is none."
@@ -126,17 +178,20 @@ func (b *blobs) take(row blob.Row) error {
 			return err
 		}
 	}
-	keep, cancel = context.WithTimeout(context.WithoutCancel(b.ctx), settleTime)
-	defer cancel()
-	if reason != "" {
-		if err := b.store.Miss(keep, row, reason); err != nil {
-			return err
-		}
-	}
-	if b.ctx.Err() != nil {
+	if reason == "" {
 		return nil
 	}
-	// The sandbox has its room back; one that is gone needs it no more.
+	keep, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), settleTime)
+	defer cancel()
+	return b.store.Miss(keep, row, reason)
+}
+
+// done gives the sandbox its room back; one that is gone needs it no more. A driver that does not answer
+// holds up no end: what is left of a turn goes when the next one begins.
+func (b *blobs) done(row blob.Row) error {
+	keep, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), settleTime)
+	defer cancel()
+	defer context.AfterFunc(b.ctx, func() { time.AfterFunc(lateTime, cancel) })()
 	if err := b.src.BlobDone(keep, row.Turn, row.ID); err != nil && fault.CodeOf(err) != fault.SandboxUnreachable {
 		return fmt.Errorf("tell the driver: %w", err)
 	}

@@ -9,14 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/hearthd/hearth/internal/blob"
 	"github.com/hearthd/hearth/internal/driverapi"
@@ -35,9 +34,39 @@ type guest struct {
 	records []driverapi.Record
 	blob    func(ctx context.Context, id string, w io.Writer) error
 	hold    <-chan struct{} // before the end record
+	before  func(n int64)   // is called before each part is told of
+	stuck   bool            // it does not answer what is done
+	heard   chan<- struct{} // something is done
 
-	mu   sync.Mutex
-	done []string
+	mu    sync.Mutex
+	done  []string
+	files map[string]bool // blobs that it keeps: from when it tells of one until it is done
+}
+
+// left are the blobs that it still keeps.
+func (g *guest) left() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Sorted(maps.Keys(g.files))
+}
+
+// keep writes the blob that a part tells of.
+func (g *guest) keep(part json.RawMessage) {
+	var p struct {
+		Type string `json:"type"`
+		Data struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(part, &p) != nil || p.Type != "data-blob" || p.Data.ID == "" {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.files == nil {
+		g.files = map[string]bool{}
+	}
+	g.files[p.Data.ID] = true
 }
 
 func (g *guest) Log(ctx context.Context, _ string, after int64, fn func(driverapi.Record) error) error {
@@ -45,6 +74,10 @@ func (g *guest) Log(ctx context.Context, _ string, after int64, fn func(driverap
 		if r.Part != nil && r.N <= after || r.Part == nil && r.N < after {
 			continue
 		}
+		if g.before != nil && r.Part != nil {
+			g.before(r.N)
+		}
+		g.keep(r.Part)
 		if r.End != nil && g.hold != nil {
 			select {
 			case <-g.hold:
@@ -63,10 +96,18 @@ func (g *guest) Blob(ctx context.Context, _, id string, _ int64, w io.Writer) er
 	return g.blob(ctx, id, w)
 }
 
-func (g *guest) BlobDone(_ context.Context, _, id string) error {
+func (g *guest) BlobDone(ctx context.Context, _, id string) error {
+	if g.stuck {
+		<-ctx.Done()
+		return fault.Wrap(context.Cause(ctx), fault.SandboxUnreachable, "")
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.done = append(g.done, id)
+	if g.heard != nil {
+		g.heard <- struct{}{}
+	}
+	delete(g.files, id)
 	return nil
 }
 
@@ -151,11 +192,83 @@ func TestBlobsAreTakenOver(t *testing.T) {
 	if got, row, err := read(t, w, id, idOf(keyed)); err != nil || got != want || "sha256:"+row.Digest != idOf(want) || row.Masked != 2 || row.MediaType != "application/octet-stream" {
 		t.Errorf("%q, %+v, %v", got, row, err)
 	}
-	slices.Sort(g.done)
-	wantDone := []string{idOf(plain), idOf(keyed)}
-	slices.Sort(wantDone)
-	if d := cmp.Diff(wantDone, g.done); d != "" {
-		t.Error(d)
+	if left := g.left(); len(left) > 0 || !slices.Contains(g.done, idOf(plain)) || !slices.Contains(g.done, idOf(keyed)) {
+		t.Errorf("left %v, done %v", left, g.done)
+	}
+}
+
+// The sandbox keeps nothing that has been settled, whenever and however that was.
+func TestSandboxHasItsRoomBack(t *testing.T) {
+	t.Parallel()
+	a := idOf("a")
+	gives := func(_ context.Context, _ string, w io.Writer) error { _, err := io.WriteString(w, "a"); return err }
+	told2 := func(turn session.TurnID) []driverapi.Record {
+		return turnWith(turn, uistream.Blob{ID: a, Bytes: 1}, uistream.Blob{ID: a, Bytes: 1})
+	}
+	for name, tt := range map[string]struct {
+		state blob.State // before; of a former turn, but for one that is missing
+		guest func(t *testing.T, turn session.TurnID) *guest
+	}{
+		"stored before": {blob.Stored, func(_ *testing.T, turn session.TurnID) *guest {
+			return &guest{records: turnWith(turn, uistream.Blob{ID: a, Bytes: 1}), blob: gives}
+		}},
+		"missing before": {blob.Missing, func(_ *testing.T, turn session.TurnID) *guest {
+			return &guest{records: turnWith(turn, uistream.Blob{ID: a, Bytes: 1}), blob: gives}
+		}},
+		"again while it is fetched": {"", func(_ *testing.T, turn session.TurnID) *guest {
+			again := make(chan struct{})
+			return &guest{records: told2(turn), blob: func(ctx context.Context, id string, w io.Writer) error {
+				<-again
+				return gives(ctx, id, w)
+			}, before: func(n int64) {
+				if n == 3 {
+					close(again)
+				}
+			}}
+		}},
+		"again after it was done": {"", func(t *testing.T, turn session.TurnID) *guest {
+			heard := make(chan struct{}, 2)
+			g := &guest{records: told2(turn), blob: gives, heard: heard}
+			g.before = func(n int64) {
+				if n == 3 {
+					select {
+					case <-heard:
+					case <-t.Context().Done():
+					}
+				}
+			}
+			return g
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := resttest.New(t)
+			id := w.Create("x")
+			turn := w.Get(id).Open
+			row := blob.Row{Session: string(id), ID: a, Turn: "trn_former", Bytes: 1}
+			var err error
+			switch tt.state {
+			case blob.Stored:
+				if row, err = w.Blobs.Announce(t.Context(), row); err == nil {
+					err = w.Blobs.Take(t.Context(), row, func(ctx context.Context, w io.Writer) error { return gives(ctx, a, w) })
+				}
+			case blob.Missing:
+				row.Turn = string(turn.ID)
+				if row, err = w.Blobs.Announce(t.Context(), row); err == nil {
+					err = w.Blobs.Miss(t.Context(), row, "It took too long.")
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := tt.guest(t, turn.ID)
+			if err := server(w).Record(t.Context(), g, id, *turn, told); err != nil {
+				t.Fatal(err)
+			}
+			if left := g.left(); len(left) > 0 {
+				t.Errorf("left %v, done %v", left, g.done)
+			}
+		})
 	}
 }
 
@@ -231,12 +344,19 @@ func TestBlobAfterARestart(t *testing.T) {
 	if _, row, err := read(t, w, id, idOf("a")); row.State == blob.Missing || row.State == blob.Stored {
 		t.Fatalf("%+v %v", row, err)
 	}
+	if len(g.done) > 0 {
+		t.Error("the driver was told to forget what nobody has")
+	}
 	again := &guest{records: g.records, blob: func(_ context.Context, _ string, w io.Writer) error { _, err := io.WriteString(w, "a"); return err }}
 	if err := server(w).Record(t.Context(), again, id, *turn, told); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, err := read(t, w, id, idOf("a")); err != nil || got != "a" {
-		t.Errorf("%q %v", got, err)
+	if got, _, err := read(t, w, id, idOf("a")); err != nil || got != "a" || len(again.done) != 1 {
+		t.Errorf("%q %v %v", got, err, again.done)
+	}
+	third := &guest{records: g.records, blob: again.blob} // the second was killed before the driver heard of it
+	if err := server(w).Record(t.Context(), third, id, *turn, told); err != nil || len(third.done) != 1 {
+		t.Errorf("%v %v", third.done, err)
 	}
 }
 
@@ -249,7 +369,7 @@ type memory struct {
 func (m *memory) AnnounceBlob(_ context.Context, r blob.Row) (blob.Row, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if old, ok := m.rows[r.ID]; ok {
+	if old, ok := m.rows[r.ID]; ok && (old.State == blob.Stored || old.Turn == r.Turn) {
 		return old, nil
 	}
 	m.rows[r.ID] = r
@@ -281,51 +401,57 @@ func (m *memory) Apply(context.Context, session.ID, session.Event) (session.Aggr
 	return session.Aggregate{}, nil
 }
 
-// A blob that trickles holds the end of a turn up for a minute at most, and a cancel for seconds.
+// A blob that trickles holds the end of a turn up for a minute at most, and a cancel for seconds;
+// so does a driver that does not hear that it is not wanted any more.
 func TestBlobThatNeverComes(t *testing.T) {
 	t.Parallel()
 	for outcome, most := range map[string]time.Duration{driverapi.OutcomeEndTurn: time.Minute, driverapi.OutcomeCanceled: 3 * time.Second} {
-		t.Run(outcome, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
-				m := &memory{rows: map[string]blob.Row{}}
-				log := slog.New(slog.DiscardHandler)
-				r := &recorder.Recorder{
-					Sessions: m, Log: m, Publish: func(session.ID, []transcript.Part) {}, Stored: func(session.ID, transcript.Cursor) {}, Now: time.Now, Slog: log,
-					Secrets: func() [][]byte { return nil }, Blobs: &blob.Store{Dir: dir, Rows: m, Secrets: func() [][]byte { return nil }, Now: time.Now, Log: log},
-				}
-				var list []uistream.Blob
-				for i := range 5 {
-					list = append(list, uistream.Blob{ID: idOf(fmt.Sprint(i)), Bytes: 200 << 20})
-				}
-				g := &guest{records: turnWith("trn_1", list...), blob: func(ctx context.Context, _ string, w io.Writer) error {
-					for {
-						if _, err := w.Write([]byte("x")); err != nil {
-							return err
+		for _, stuck := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", outcome, stuck), func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				synctest.Test(t, func(t *testing.T) {
+					m := &memory{rows: map[string]blob.Row{}}
+					log := slog.New(slog.DiscardHandler)
+					r := &recorder.Recorder{
+						Sessions: m, Log: m, Publish: func(session.ID, []transcript.Part) {}, Stored: func(session.ID, transcript.Cursor) {}, Now: time.Now, Slog: log,
+						Secrets: func() [][]byte { return nil }, Blobs: &blob.Store{Dir: dir, Rows: m, Secrets: func() [][]byte { return nil }, Now: time.Now, Log: log},
+					}
+					var list []uistream.Blob
+					for i := range 5 {
+						list = append(list, uistream.Blob{ID: idOf(fmt.Sprint(i)), Bytes: 200 << 20})
+					}
+					g := &guest{records: turnWith("trn_1", list...), blob: func(ctx context.Context, _ string, w io.Writer) error {
+						for {
+							if _, err := w.Write([]byte("x")); err != nil {
+								return err
+							}
+							select {
+							case <-time.After(time.Second):
+							case <-ctx.Done():
+								return context.Cause(ctx)
+							}
 						}
-						select {
-						case <-time.After(time.Second):
-						case <-ctx.Done():
-							return context.Cause(ctx)
+					}}
+					g.records[len(g.records)-1].End.Outcome, g.stuck = outcome, stuck
+					begun := time.Now()
+					if err := r.Record(t.Context(), g, "ses_1", session.Turn{ID: "trn_1", Number: 1}, told); err != nil {
+						t.Fatal(err)
+					}
+					if took := time.Since(begun); took > most+time.Second {
+						t.Errorf("it took %v", took)
+					}
+					for _, b := range list {
+						if row := m.rows[b.ID]; row.State != blob.Missing || row.Reason == "" {
+							t.Errorf("%+v", row)
 						}
 					}
-				}}
-				g.records[len(g.records)-1].End.Outcome = outcome
-				begun := time.Now()
-				if err := r.Record(t.Context(), g, "ses_1", session.Turn{ID: "trn_1", Number: 1}, told); err != nil {
-					t.Fatal(err)
-				}
-				if took := time.Since(begun); took > most+time.Second {
-					t.Errorf("it took %v", took)
-				}
-				for _, b := range list {
-					if row := m.rows[b.ID]; row.State != blob.Missing || row.Reason == "" {
-						t.Errorf("%+v", row)
+					if left := g.left(); len(left) > 0 && !stuck {
+						t.Errorf("the sandbox keeps %d", len(left))
 					}
-				}
+				})
 			})
-		})
+		}
 	}
 }
 

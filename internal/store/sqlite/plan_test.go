@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"database/sql"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,5 +23,52 @@ func TestPagesAreFoundByTheKey(t *testing.T) {
 	}
 	if !strings.Contains(plan, "session=? AND (turn,part)>(?,?)") {
 		t.Errorf("the plan is %q", plan)
+	}
+}
+
+// What is asked for each turn is found by an index: it costs the same after ten thousand turns.
+func TestTurnsAreFoundByAnIndex(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "hearth.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	file, err := os.ReadFile("queries/queries.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, args := range map[string][]any{
+		"GetSession":     {"ses_1"},
+		"GetTurn":        {sql.Named("id", "trn_1"), sql.Named("session", "ses_1")},
+		"QueuedTurns":    {"ses_1"},
+		"LastReached":    {"ses_1"},
+		"DueEffects":     {sql.Named("now", 1), sql.Named("lim", 1)},
+		"LeasedSessions": {sql.Named("now", 1)},
+		"NextDue":        nil,
+	} {
+		_, query, found := strings.Cut(string(file), "-- name: "+name+" ")
+		if !found {
+			t.Fatalf("there is no query %s", name)
+		}
+		_, query, _ = strings.Cut(query, "\n")
+		query, _, _ = strings.Cut(query, ";")
+		rows, err := s.r.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for rows.Next() {
+			var id, parent, unused int
+			var step string
+			if err := rows.Scan(&id, &parent, &unused, &step); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(step, "SEARCH ") || !strings.Contains(step, " USING ") {
+				t.Errorf("%s: %s", name, step)
+			}
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

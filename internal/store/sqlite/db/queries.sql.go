@@ -512,7 +512,7 @@ func (q *Queries) LastPart(ctx context.Context, arg LastPartParams) (int64, erro
 }
 
 const lastReached = `-- name: LastReached :one
-SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1
+SELECT id, session, number, rank, state, prompt, author_name, author_email, agent, build, fingerprint, rung, rung_failed, agent_session, generation, accepted_at, starting_at, sandbox_at, started_at, sent_at, first_part_at, agent_done_at, packed_at, ended_at, stop_reason, stop_by, end_row, code, message, clean, pack_oid, pack_base, commits, diff_stat, notes, push_sent, delivery, complete, truncated, usage, asked, waiting_since, waited, edited_at, edited_by FROM turns WHERE session = ? AND number > 0 AND sent_at > 0 ORDER BY number DESC LIMIT 1
 `
 
 func (q *Queries) LastReached(ctx context.Context, session string) (Turn, error) {

@@ -132,4 +132,4 @@ SELECT * FROM tokens WHERE hash = ?;
 SELECT count(*) FROM tokens;
 
 -- name: LastReached :one
-SELECT * FROM turns WHERE session = ? AND sent_at > 0 ORDER BY number DESC LIMIT 1;
+SELECT * FROM turns WHERE session = ? AND number > 0 AND sent_at > 0 ORDER BY number DESC LIMIT 1;

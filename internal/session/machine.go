@@ -378,13 +378,14 @@ func (m *move) finish(t *Turn, end End, code fault.Code, message string) error {
 		return err
 	}
 	t.End, t.Code, t.Message = end, code, message
-	m.hold(row)
+	m.hold(t, row)
 	return nil
 }
 
-// hold holds the queue after an end that says so; one that was held by hand stays held.
-func (m *move) hold(row endRow) {
-	m.a.Session.QueueHeld = m.a.Session.QueueHeld || row.Queue == QueueHeld
+// hold holds the queue after an end that says so; one that was held by hand stays held. A
+// person's cancel held it when it was asked: a release or a prompt since then stands.
+func (m *move) hold(t *Turn, row endRow) {
+	m.a.Session.QueueHeld = m.a.Session.QueueHeld || row.Queue == QueueHeld && t.StopReason != StopCancel
 }
 
 // retire takes an ended turn out of the aggregate.
@@ -431,7 +432,7 @@ func (m *move) agentDone(e AgentDone) error {
 	if err := m.to(t, TurnDelivering); err != nil {
 		return err
 	}
-	m.hold(row)
+	m.hold(t, row)
 	m.do(Effect{Kind: EffectPack, Turn: t.ID, Generation: m.a.Session.Generation})
 	return nil
 }

@@ -46,7 +46,7 @@ func Markdown() string {
 		}
 		p("| `%s` | %s | %s | %s | %s | %s |\n", r.End, r.State, dies, pack, r.Deliver, r.Queue)
 	}
-	p("\nA held queue goes on with a new prompt or with `release`. `hold` holds it by hand: the turn at work goes on, the next one waits. A prompt that is taken out of the queue ends as `never_started`, and stops nothing else. Work that waits for `deliver` also goes out with the next turn that ends well; `discard` drops it.\n\n")
+	p("\nA held queue goes on with a new prompt or with `release`. A cancel holds it when it is asked, the other ends when they come. `hold` holds it by hand: the turn at work goes on, the next one waits. A prompt that is taken out of the queue ends as `never_started`, and stops nothing else. Work that waits for `deliver` also goes out with the next turn that ends well; `discard` drops it.\n\n")
 	p("## Phases\n\nThe one word that people are shown, the first that fits: ")
 	phases := []Phase{PhaseDeleting, PhaseArchived, PhaseStopping, PhaseWaiting, PhaseRunning, PhaseStarting, PhaseDelivering, PhaseQueued, PhaseFailed, PhaseAsleep, PhaseIdle}
 	for i, f := range phases {

@@ -89,11 +89,9 @@ func (m *move) dequeue(i int, by string) error {
 	m.a.Queue = slices.Delete(m.a.Queue, i, i+1)
 	m.number(t)
 	t.StopReason, t.StopBy = StopCancel, by
-	held := m.a.Session.QueueHeld
 	if err := m.finish(t, EndNeverSent, fault.TurnCanceled, ""); err != nil {
 		return err
 	}
-	m.a.Session.QueueHeld = held
 	m.a.Ended = append(m.a.Ended, t)
 	return nil
 }

@@ -112,6 +112,32 @@ func TestHoldByHand(t *testing.T) {
 	}
 }
 
+// A cancel holds the queue when it is asked: what lets it go on while the turn stops is not
+// undone by the turn's end, and a further cancel holds it again.
+func TestReleaseWhileACancelStops(t *testing.T) {
+	t.Parallel()
+	a, _ := must(t, running(t), prompt("t2"), CancelAsked{})
+	if !a.Session.QueueHeld {
+		t.Fatal("the cancel does not hold the queue")
+	}
+	ends := map[string][]Event{
+		"answered":    {AgentDone{Turn: "t1", Outcome: "canceled"}, Packed{Turn: "t1"}},
+		"not in time": {SandboxGone{Generation: 1, Code: fault.SandboxLost}},
+	}
+	for name, end := range ends {
+		for _, on := range []Event{QueueReleased{}, prompt("t3"), Prompted{Turn: Turn{ID: "t3", Prompt: "x"}, Mode: ModeInterrupt}} {
+			b, _ := must(t, a, append([]Event{on}, end...)...)
+			if b.Open == nil || b.Session.QueueHeld || b.Last.End != EndCancel {
+				t.Errorf("%s, after %s: held %t, open %+v, last %+v", name, on.event(), b.Session.QueueHeld, b.Open, b.Last)
+			}
+			b, _ = must(t, a, append([]Event{on, CancelAsked{}}, end...)...)
+			if b.Open != nil || !b.Session.QueueHeld {
+				t.Errorf("%s, after %s and another cancel: held %t, open %+v", name, on.event(), b.Session.QueueHeld, b.Open)
+			}
+		}
+	}
+}
+
 // A newer prompt that interrupts goes out before one that waited already, which still waits.
 func TestInterruptGoesBeforeTheQueue(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ func (m *move) cancel(e CancelAsked) error {
 	if i := m.queued(e.Turn); i >= 0 {
 		return m.dequeue(i, e.By)
 	}
-	t := m.a.Open
+	s, t := &m.a.Session, m.a.Open
 	switch {
 	case t == nil && e.Turn == "":
 		return fault.New(fault.NothingToCancel, "")
@@ -51,8 +51,9 @@ func (m *move) cancel(e CancelAsked) error {
 		return fault.New(fault.TurnNotFound, "That turn is not at work in this session.")
 	}
 	switch t.State {
-	case TurnStopping:
-		return nil // asked before
+	case TurnStopping: // asked before, but a release or a prompt since then does not outlast it
+		s.QueueHeld = s.QueueHeld || t.StopReason == StopCancel
+		return nil
 	case TurnDelivering:
 		if t.PushSent {
 			return fault.New(fault.NothingToCancel, "The work is being pushed; the remote decides now.")
@@ -60,9 +61,10 @@ func (m *move) cancel(e CancelAsked) error {
 		// The agent is done: what is left to cancel is the delivery.
 		t.StopReason, t.StopBy, t.End = StopCancel, e.By, EndCancel
 		t.Code, t.Message = fault.TurnCanceled, ""
-		m.a.Session.QueueHeld = EndCancel.row().Queue == QueueHeld
+		s.QueueHeld = true
 		return nil
 	}
+	s.QueueHeld = true
 	return m.stop(t, StopCancel, e.By, fault.TurnCanceled, "")
 }
 

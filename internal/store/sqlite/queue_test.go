@@ -38,6 +38,10 @@ type nobody struct{}
 func (nobody) Appended(session.ID, []transcript.Part)      {}
 func (nobody) Changed(string, session.ID, ...session.Kind) {}
 
+// stranded is how long nothing happens before the prompts that wait are given up. However
+// slow the machine is, one step takes a small part of it.
+const stranded = time.Minute
+
 // rush is a service over a real store, with runners that do what its effects say and
 // agents that end at any moment.
 type rush struct {
@@ -52,6 +56,7 @@ type rush struct {
 	order     map[session.ID][]session.TurnID
 	waits     map[session.ID]int // accepted and not ended
 	changed   *sync.Cond         // a turn was delivered or has ended
+	still     *time.Timer        // nothing has changed for long
 	late      bool
 }
 
@@ -59,14 +64,14 @@ func newRush(t *testing.T) *rush {
 	r := &rush{t: t, store: open(t, filepath.Join(memory(t), "q.db")), who: session.Caller{Subject: "owner", Workspace: "w"}, wake: make(chan struct{}, 1),
 		delivered: map[session.TurnID]string{}, order: map[session.ID][]session.TurnID{}, waits: map[session.ID]int{}}
 	r.changed = sync.NewCond(&r.mu)
-	watch := time.AfterFunc(3*time.Minute, func() {
+	r.still = time.AfterFunc(stranded, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.late = true
 		t.Errorf("stranded: %v", r.waits)
 		r.changed.Broadcast()
 	})
-	t.Cleanup(func() { watch.Stop() })
+	t.Cleanup(func() { r.still.Stop() })
 	var ids atomic.Int64
 	r.s = &session.Service{
 		Store: r.store, Log: r.store, Judge: willing{}, Viewers: nobody{}, NewID: func(p string) string { return fmt.Sprintf("%s_%09d", p, ids.Add(1)) }, Now: time.Now,
@@ -136,7 +141,7 @@ func (r *rush) do(e session.Effect, rnd *rand.Rand, agents *[]session.Effect) {
 		}
 		r.delivered[e.Turn] = a.Open.Prompt
 		r.order[e.Session] = append(r.order[e.Session], e.Turn)
-		r.changed.Broadcast()
+		r.moved()
 		r.mu.Unlock()
 		if rnd.IntN(2) == 0 {
 			r.apply(e.Session, session.AgentDone{Turn: e.Turn, Outcome: "end_turn", Clean: true})
@@ -163,6 +168,12 @@ func (r *rush) count(id session.ID, by int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waits[id] += by
+	r.moved()
+}
+
+// moved tells those who wait that something has changed. The caller holds mu.
+func (r *rush) moved() {
+	r.still.Reset(stranded)
 	r.changed.Broadcast()
 }
 
@@ -193,6 +204,19 @@ type sender struct {
 	removed map[session.TurnID]bool
 }
 
+// prompt sends one prompt and keeps what was acknowledged.
+func (r *rush) prompt(id session.ID, x *sender, text string) bool {
+	a, err := r.s.Prompt(r.t.Context(), r.who, id, session.PromptInput{Prompt: text, Mode: x.mode}, nil)
+	if err != nil {
+		r.t.Errorf("prompt: %v", err)
+		return false
+	}
+	r.count(id, 1)
+	x.sent = append(x.sent, a.Turn.ID)
+	x.text[a.Turn.ID] = a.Turn.Prompt
+	return true
+}
+
 // send sends a number of prompts, and changes or takes back some of those that wait.
 func (r *rush) send(id session.ID, x *sender, n int, rnd *rand.Rand) {
 	ctx := r.t.Context()
@@ -202,17 +226,11 @@ func (r *rush) send(id session.ID, x *sender, n int, rnd *rand.Rand) {
 			seen = r.further(id, seen)
 		}
 		r.until(id, rnd.IntN(5)) // near an empty queue a prompt meets the end of a turn
-		a, err := r.s.Prompt(ctx, r.who, id, session.PromptInput{Prompt: fmt.Sprintf("%s %d", x.mode, k), Mode: x.mode}, nil)
-		if err != nil {
-			r.t.Errorf("prompt: %v", err)
+		if !r.prompt(id, x, fmt.Sprintf("%s %d", x.mode, k)) {
 			return
 		}
-		r.count(id, 1)
-		turn := a.Turn.ID
-		x.sent = append(x.sent, turn)
-		x.text[turn] = a.Turn.Prompt
 		// One of the newest, which may be going out right now.
-		turn = x.sent[max(0, len(x.sent)-1-rnd.IntN(4))]
+		turn := x.sent[max(0, len(x.sent)-1-rnd.IntN(4))]
 		switch rnd.IntN(6) {
 		case 0, 1:
 			text := fmt.Sprintf("edited %d", k)
@@ -333,7 +351,17 @@ func TestQueueRacesWithEnds(t *testing.T) {
 			people.Wait()
 			close(done)
 			stewards.Wait()
-			for id := range all {
+			for id, senders := range all {
+				if !c.calm { // a release that meets a cancel which is still at work lets the queue go on
+					seen := r.further(id, -1)
+					for k := range 4 {
+						r.prompt(id, senders[0], fmt.Sprintf("last %d", k))
+					}
+					r.further(id, seen)
+					if _, err := r.s.Cancel(t.Context(), r.who, id, ""); err != nil && fault.CodeOf(err) != fault.NothingToCancel {
+						t.Error(err)
+					}
+				}
 				if a, err := r.s.Release(t.Context(), r.who, id); err != nil {
 					t.Fatalf("%+v, %v", a, err)
 				}

@@ -52,6 +52,7 @@ func TestMain(m *testing.M) {
 func runDriver(config string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	go orphan(stop)
 	if err := proc.Subreaper(); err != nil {
 		panic(err)
 	}
@@ -83,6 +84,17 @@ func runDriver(config string) {
 	stopReaping()
 	wg.Wait()
 }
+
+// orphan ends the driver when the tests' process is gone, however that ended: only its
+// death closes the other end of standard input. It ends with the process.
+func orphan(stop func()) {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	time.AfterFunc(orphanGrace, func() { os.Exit(1) })
+	stop()
+}
+
+// orphanGrace is how long an orphaned driver may take to end its agents.
+const orphanGrace = 10 * time.Second
 
 func runAgent() {
 	if file := os.Getenv(replayEnv); file != "" {
@@ -244,6 +256,9 @@ func (b *box) start() {
 	b.cmd.Env = append(os.Environ(), roleEnv+"=driver", partsEnv+"="+strconv.Itoa(b.parts), clockEnv+"="+strconv.Itoa(max(b.clock, 1)))
 	b.cmd.Stderr = b.stderr
 	b.cmd.WaitDelay = time.Second
+	if _, err := b.cmd.StdinPipe(); err != nil { // stays open until Wait, or until this process is gone
+		b.t.Fatal(err)
+	}
 	if err := b.cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}

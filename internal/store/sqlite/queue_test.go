@@ -301,8 +301,8 @@ func TestQueueRacesWithEnds(t *testing.T) {
 	t.Parallel()
 	total := 10_000
 	switch {
-	case slow: // the database, which is Go too, is fifty times slower with the race detector
-		total = 200
+	case slow: // the database, which is Go too, is fifteen times slower with the race detector
+		total = 500
 	case testing.Short():
 		total = 1_000
 	}

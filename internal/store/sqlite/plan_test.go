@@ -53,22 +53,33 @@ func TestTurnsAreFoundByAnIndex(t *testing.T) {
 		}
 		_, query, _ = strings.Cut(query, "\n")
 		query, _, _ = strings.Cut(query, ";")
-		rows, err := s.r.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		for rows.Next() {
-			var id, parent, unused int
-			var step string
-			if err := rows.Scan(&id, &parent, &unused, &step); err != nil {
-				t.Fatal(err)
-			}
+		for _, step := range plan(t, s, query, args) {
 			if !strings.HasPrefix(step, "SEARCH ") || !strings.Contains(step, " USING ") {
 				t.Errorf("%s: %s", name, step)
 			}
 		}
-		if err := rows.Err(); err != nil {
+	}
+}
+
+// plan is how the database would carry a query out.
+func plan(t *testing.T, s *Store, query string, args []any) []string {
+	t.Helper()
+	rows, err := s.r.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	defer rows.Close()
+	var steps []string
+	for rows.Next() {
+		var id, parent, unused int
+		var step string
+		if err := rows.Scan(&id, &parent, &unused, &step); err != nil {
 			t.Fatal(err)
 		}
+		steps = append(steps, step)
 	}
+	if err := rows.Err(); err != nil || len(steps) == 0 {
+		t.Fatalf("%s: %d steps, %v", query, len(steps), err)
+	}
+	return steps
 }

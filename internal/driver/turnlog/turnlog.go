@@ -38,6 +38,10 @@ var nameRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 const suffix = ".ndjson"
 
+// tailBytes is about how much of a log is kept in memory: a reader who has kept up
+// needs no file.
+const tailBytes = 128 << 10
+
 // ValidName tells whether a turn can have this name.
 func ValidName(turn string) bool { return nameRE.MatchString(turn) }
 
@@ -168,6 +172,7 @@ type Log struct {
 	f       *os.File // for writing; nil once ended
 	size    int64    // bytes that readers may see
 	last    int64    // number of the last part
+	tail    []byte   // the newest of these bytes, in whole lines; what is in it never changes
 	end     *driverapi.End
 	memory  []byte // an end that the disk had no room for
 	changed chan struct{}
@@ -200,7 +205,11 @@ func (l *Log) append(recs []driverapi.Record) error {
 		return ErrEnded
 	}
 	n := l.last
-	var buf bytes.Buffer
+	tail := l.tail
+	if len(tail) >= tailBytes {
+		tail = nil // readers may hold the former one
+	}
+	lines := tail
 	for _, r := range recs {
 		if r.Part != nil {
 			n++
@@ -209,45 +218,44 @@ func (l *Log) append(recs []driverapi.Record) error {
 		if r.At.IsZero() {
 			r.At = l.now().UTC()
 		}
-		if err := encode(&buf, r); err != nil {
+		var err error
+		if lines, err = appendLine(lines, r); err != nil {
 			return err
 		}
 	}
-	if _, err := l.f.WriteAt(buf.Bytes(), l.size); err != nil {
+	added := lines[len(tail):]
+	if _, err := l.f.WriteAt(added, l.size); err != nil {
 		err = fmt.Errorf("write turn log: %w", err)
 		if terr := l.f.Truncate(l.size); terr != nil {
 			err = errors.Join(err, fmt.Errorf("cut turn log: %w", terr))
 		}
 		return err
 	}
-	l.size += int64(buf.Len())
-	l.last = n
+	l.size += int64(len(added))
+	l.last, l.tail = n, lines
 	l.show()
 	return nil
 }
 
-// encode writes a line and keeps the bytes of a part as they are.
-func encode(buf *bytes.Buffer, r driverapi.Record) error {
+// appendLine encodes a record and keeps the bytes of a part as they are.
+func appendLine(dst []byte, r driverapi.Record) ([]byte, error) {
 	if r.Part == nil {
 		b, err := json.Marshal(r)
 		if err != nil {
-			return fmt.Errorf("encode record: %w", err)
+			return nil, fmt.Errorf("encode record: %w", err)
 		}
-		buf.Write(b)
-		buf.WriteByte('\n')
-		return nil
+		return append(append(dst, b...), '\n'), nil
 	}
 	if bytes.IndexByte(r.Part, '\n') >= 0 || !json.Valid(r.Part) {
-		return errors.New("a part is not one line of JSON")
+		return nil, errors.New("a part is not one line of JSON")
 	}
-	buf.WriteString(`{"n":`)
-	buf.Write(strconv.AppendInt(buf.AvailableBuffer(), r.N, 10))
-	buf.WriteString(`,"at":"`)
-	buf.Write(r.At.AppendFormat(buf.AvailableBuffer(), time.RFC3339Nano))
-	buf.WriteString(`","part":`)
-	buf.Write(r.Part)
-	buf.WriteString("}\n")
-	return nil
+	dst = append(dst, `{"n":`...)
+	dst = strconv.AppendInt(dst, r.N, 10)
+	dst = append(dst, `,"at":"`...)
+	dst = r.At.AppendFormat(dst, time.RFC3339Nano)
+	dst = append(dst, `","part":`...)
+	dst = append(dst, r.Part...)
+	return append(dst, "}\n"...), nil
 }
 
 func (l *Log) show() {
@@ -266,12 +274,9 @@ func (l *Log) End(e driverapi.End) error {
 	e.Parts = l.last
 	err := l.append([]driverapi.Record{{End: &e}})
 	if err != nil {
-		var buf bytes.Buffer
-		if eerr := encode(&buf, driverapi.Record{N: l.last, At: l.now().UTC(), End: &e}); eerr != nil {
-			return eerr
+		if l.memory, err = appendLine(nil, driverapi.Record{N: l.last, At: l.now().UTC(), End: &e}); err != nil {
+			return err
 		}
-		l.memory = buf.Bytes()
-		err = nil
 	}
 	l.end = &e
 	if serr := l.f.Sync(); serr != nil {
@@ -280,7 +285,7 @@ func (l *Log) End(e driverapi.End) error {
 	if cerr := l.f.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("close turn log: %w", cerr))
 	}
-	l.f = nil
+	l.f, l.tail = nil, nil
 	l.show()
 	return err
 }
@@ -297,9 +302,16 @@ func (l *Log) Read(ctx context.Context, after int64, w io.Writer, flush func() e
 	r := bufio.NewReaderSize(nil, 64<<10)
 	for at := int64(0); ; {
 		l.mu.Lock()
-		size, ended, memory, changed := l.size, l.end != nil, l.memory, l.changed
+		size, tail, ended, memory, changed := l.size, l.tail, l.end != nil, l.memory, l.changed
 		l.mu.Unlock()
-		r.Reset(io.NewSectionReader(f, at, size-at))
+		if begin := size - int64(len(tail)); at < begin {
+			r.Reset(io.NewSectionReader(f, at, begin-at))
+			if err := copyLines(w, r, after); err != nil {
+				return err
+			}
+			at = begin
+		}
+		r.Reset(bytes.NewReader(tail[int64(len(tail))-(size-at):]))
 		if err := copyLines(w, r, after); err != nil {
 			return err
 		}
@@ -354,7 +366,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return whole, err
 }
 
-// head reads number and kind of a line that encode wrote.
+// head reads number and kind of a line that appendLine made.
 func head(line []byte) (n int64, part bool) {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"n":`))
 	if !ok {

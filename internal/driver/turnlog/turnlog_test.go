@@ -163,6 +163,89 @@ func TestReadStops(t *testing.T) {
 	}
 }
 
+// now is what a reader gets who goes away when there is no more.
+func now(t *testing.T, l *Log) []byte {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var buf bytes.Buffer
+	err := l.Read(ctx, 0, &buf, func() error { cancel(); return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
+	}
+	return buf.Bytes()
+}
+
+// What comes out of memory is what is in the file, wherever memory begins, and whatever
+// could not be written between.
+func TestMemoryIsTheFile(t *testing.T) {
+	t.Parallel()
+	l, err := open(t, t.TempDir()).Create("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	disk := l.f
+	var held [][]byte // memory as readers may still have it
+	var want [][]byte
+	for i := 0; l.size < 5*tailBytes; i++ {
+		if i%100 == 7 {
+			l.f = full
+			if err := l.Append(part(-i), part(-i)); !Full(err) {
+				t.Fatalf("append: %v", err)
+			}
+			l.f = disk
+		}
+		recs := []driverapi.Record{part(i), {Part: json.RawMessage(`"` + strings.Repeat("x", i*7%3000) + `"`)}}
+		if i == 50 {
+			recs = append(recs, driverapi.Record{Part: json.RawMessage(`"` + strings.Repeat("y", 2*tailBytes) + `"`)})
+		}
+		if err := l.Append(recs...); err != nil {
+			t.Fatal(err)
+		}
+		held, want = append(held, l.tail), append(want, bytes.Clone(l.tail))
+		if i%20 > 0 {
+			continue
+		}
+		file, err := os.ReadFile(l.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := now(t, l); !bytes.Equal(got, file) {
+			t.Fatalf("after %d: %d bytes, the file has %d", i, len(got), len(file))
+		}
+	}
+	for i := range held {
+		if !bytes.Equal(held[i], want[i]) {
+			t.Fatalf("what readers had after %d has changed", i)
+		}
+	}
+	if len(l.tail) > 2*tailBytes {
+		t.Errorf("%d bytes in memory", len(l.tail))
+	}
+}
+
+// Who has kept up does not read the file.
+func TestNewestComesOutOfMemory(t *testing.T) {
+	t.Parallel()
+	l, err := open(t, t.TempDir()).Create("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Append(part(1), part(2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(l.path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"part 1", "part 2"}, summary(t, now(t, l))); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	p1 := `{"n":1,"at":"2026-01-02T03:04:05Z","part":{"type":"start"}}` + "\n"

@@ -72,6 +72,10 @@ type Handlers struct {
 	// Notification takes every notification, of known and unknown methods, but
 	// for $/cancel_request.
 	Notification func(ctx context.Context, n Notification)
+	// CaughtUp is called after notifications: when no other whole line has been read
+	// yet, and before a request or an answer that comes behind them is handled. So
+	// what a handler has put off is done once for all of them, and never late. Optional.
+	CaughtUp func()
 	// Requests by method. What is not here is answered -32601 at once. The
 	// context ends when the request is answered, when the peer cancels it
 	// ($/cancel_request; then an answer is still due, [CodeRequestCancelled] or
@@ -110,7 +114,8 @@ type Conn struct {
 	h   Handlers
 	o   Options
 
-	join joiner // the reader's
+	join   joiner // the reader's
+	behind bool   // notifications were handled since CaughtUp; the reader's
 
 	mu      sync.Mutex
 	nextID  int64

@@ -41,6 +41,12 @@ func newLineReader(r io.Reader, maxBytes int, dir string, maxSpill int64, room f
 	return &lineReader{r: bufio.NewReaderSize(r, 64<<10), max: maxBytes, dir: dir, limit: maxSpill, room: room}
 }
 
+// ready tells whether the next line is in memory, whole.
+func (l *lineReader) ready() bool {
+	b, _ := l.r.Peek(l.r.Buffered()) // it cannot fail
+	return bytes.IndexByte(b, '\n') >= 0
+}
+
 // next returns the next line, whose bytes belong to the caller.
 func (l *lineReader) next() (line, error) {
 	var text []byte

@@ -262,3 +262,47 @@ func TestMessagesOverSeveralLines(t *testing.T) {
 		t.Errorf("%s, %v", a.raw, a.err)
 	}
 }
+
+// What a handler puts off is done when nothing more is there, however the lines are
+// cut, and before a request or an answer behind it.
+func TestCaughtUp(t *testing.T) {
+	t.Parallel()
+	var got []string
+	note := func(s string) { got = append(got, s) }
+	p := connect(t, acp.Handlers{
+		Notification: func(context.Context, acp.Notification) { note("update") },
+		CaughtUp:     func() { note("caught up") },
+		Requests:     map[string]func(context.Context, *acp.Request){"ask": func(context.Context, *acp.Request) { note("ask") }},
+	}, acp.Options{})
+	go func() {
+		_, _ = p.conn.CallThen(t.Context(), "call", nil, func(json.RawMessage, error) { note("answer") }) // the error is the connection's end
+	}()
+	id := p.hear(t)["id"]
+	u := update(1) + "\n"
+	ask := `{"jsonrpc":"2.0","id":"a","method":"ask"}` + "\n"
+	chunks := []string{
+		u,
+		u + u + u,
+		u + u[:20], u[20:] + "noise\n",
+		u + "noise\n" + u + ask + u + fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"result":1}`, id) + "\n" + u,
+		"noise\n",
+		strings.TrimSuffix(u, "\n"), // the last line has no end
+	}
+	for _, c := range chunks {
+		if _, err := io.WriteString(p.w, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.w.Close()
+	<-p.conn.Done()
+	want := []string{
+		"update", "caught up",
+		"update", "update", "update", "caught up",
+		"update", "caught up", "update", "caught up",
+		"update", "update", "caught up", "ask", "update", "caught up", "answer", "update", "caught up",
+		"update", "caught up",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}

@@ -52,6 +52,9 @@ func parseEnvelope(line []byte) (e envelope, ok bool) {
 func (c *Conn) read(ctx context.Context) error {
 	lines := newLineReader(c.in, c.o.MaxLineBytes, c.o.SpillDir, c.o.MaxSpillBytes, c.o.SpillRoom)
 	for {
+		if !lines.ready() {
+			c.caughtUp()
+		}
 		l, err := lines.next()
 		if err != nil {
 			c.noise(c.join.giveUp()...)
@@ -120,8 +123,10 @@ func (c *Conn) line(ctx context.Context, l line) {
 	}
 	switch {
 	case e.Method == "":
+		c.caughtUp()
 		c.answered(e, l.cut)
 	case len(e.ID) > 0 && string(e.ID) != "null":
+		c.caughtUp()
 		c.request(ctx, e, l.cut)
 	case e.Method == MethodCancelRequest:
 		c.canceled(e.Params)
@@ -136,8 +141,16 @@ func (c *Conn) line(ctx context.Context, l line) {
 		if l.cut != nil {
 			n.Raw = nil
 		}
+		c.behind = true
 		c.h.Notification(ctx, n)
 	}
+}
+
+func (c *Conn) caughtUp() {
+	if c.behind && c.h.CaughtUp != nil {
+		c.h.CaughtUp()
+	}
+	c.behind = false
 }
 
 // escapeControls writes control characters inside the strings of a line as escapes:

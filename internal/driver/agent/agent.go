@@ -34,6 +34,8 @@ const (
 type Receiver interface {
 	// Update takes a session/update.
 	Update(n acp.SessionNotification)
+	// CaughtUp comes after updates, once for those that came together; see [acp.Handlers].
+	CaughtUp()
 	// Permission takes a session/request_permission and calls answer once, now or later.
 	// ctx ends when the agent takes the request back, and with the answer.
 	Permission(ctx context.Context, r acp.PermissionRequest, answer func(acp.PermissionResponse))
@@ -171,6 +173,11 @@ func (a *Agent) run(ctx context.Context, req driverapi.AgentRequest, env []strin
 	a.proc = p
 	conn := acp.NewConn(outR, inW, acp.Handlers{
 		Notification: a.notification,
+		CaughtUp: func() {
+			if r := a.current(); r != nil {
+				r.CaughtUp()
+			}
+		},
 		Requests: map[string]func(context.Context, *acp.Request){
 			acp.MethodRequestPermission: a.permission,
 			acp.MethodElicit:            a.elicitation,

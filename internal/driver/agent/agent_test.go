@@ -90,6 +90,8 @@ func (k *talk) Update(n acp.SessionNotification) {
 	k.text.WriteString(u.Content.Text)
 }
 
+func (k *talk) CaughtUp() {}
+
 func (k *talk) Permission(_ context.Context, r acp.PermissionRequest, answer func(acp.PermissionResponse)) {
 	answer(acp.Selected(r.Options[0].OptionID))
 }

@@ -35,6 +35,7 @@ const (
 	defaultGrace = 5 * time.Second
 	stderrTold   = 4 << 10
 	maxUsage     = 16 << 10
+	holdBytes    = 16 << 10 // of parts that wait for those that came together with them
 )
 
 // Options of a turn.
@@ -87,6 +88,8 @@ type Turn struct {
 	settled   map[string]bool      // that do not any more
 	frozen    time.Duration        // a person was waited for, before waiting
 	waiting   time.Time            // since then a person is waited for; zero: nobody is
+	held      []driverapi.Record   // parts that are not in the log yet, for as long as the reader has more to give
+	heldBytes int
 	writeErr  error
 	lost      []driverapi.Record // what the log had no room for; nothing came after it
 }
@@ -99,12 +102,13 @@ func New(o Options) *Turn {
 		o.Logger.Error("approvals", "error", err)
 		policy = approval.Policy{Mode: approval.Asking}
 	}
-	return &Turn{
+	t := &Turn{
 		policy: policy, open: map[string]*question{}, settled: map[string]bool{},
 		o: o, agent: o.Agent, begun: o.Now(), canceled: make(chan struct{}), broken: broken, breakOnce: sync.OnceFunc(func() { close(broken) }),
-		cap:  limiter{maxParts: cmp.Or(o.MaxParts, capParts), maxBytes: capBytes, blobs: o.Blobs},
-		conv: convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise, Blobs: o.Blobs, Last: o.Log.Last}),
+		cap: limiter{maxParts: cmp.Or(o.MaxParts, capParts), maxBytes: capBytes, blobs: o.Blobs},
 	}
+	t.conv = convert.New(o.ID, o.Now, convert.Options{NoisePrefixes: o.Request.Noise, Blobs: o.Blobs, Last: t.lastPart})
+	return t
 }
 
 // Cancel asks the turn to end. The first call counts.
@@ -144,7 +148,17 @@ func (t *Turn) Update(n acp.SessionNotification) {
 	t.last = t.seen
 	parts := t.conv.Update(n.Update)
 	t.heard = t.heard || slices.ContainsFunc(parts, answers)
-	t.write(parts)
+	t.hold(parts)
+	if t.heldBytes >= holdBytes {
+		t.append()
+	}
+}
+
+// CaughtUp writes what the updates so far have given; see [agent.Receiver].
+func (t *Turn) CaughtUp() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.append()
 }
 
 // answers tells whether a part belongs to an answer; what only describes the agent's session does not.
@@ -152,23 +166,35 @@ func answers(p uistream.Part) bool {
 	return !p.Type.IsData() || p.Type == uistream.DataType(uistream.DataPlan)
 }
 
+// lastPart is the number of the last part that was made; called under mu.
+func (t *Turn) lastPart() int64 { return t.o.Log.Last() + int64(len(t.held)) }
+
 // write puts parts into the log; called under mu. A log that cannot be written breaks the turn.
 func (t *Turn) write(parts []uistream.Part) {
-	if t.writeErr != nil {
-		return
-	}
-	var recs []driverapi.Record
-	for _, p := range t.cap.pass(parts, t.o.Now()) {
-		recs = append(recs, driverapi.Record{Part: p.Raw})
-	}
-	if len(recs) == 0 {
-		return
-	}
-	t.append(recs...)
+	t.hold(parts)
+	t.append()
 }
 
+// hold keeps parts for the next append.
+func (t *Turn) hold(parts []uistream.Part) {
+	if t.writeErr != nil {
+		return
+	}
+	now := t.o.Now()
+	for _, p := range t.cap.pass(parts, now) {
+		t.held = append(t.held, driverapi.Record{At: now.UTC(), Part: p.Raw})
+		t.heldBytes += len(p.Raw)
+	}
+}
+
+// append writes what is held, and records behind it.
 func (t *Turn) append(recs ...driverapi.Record) {
 	if t.writeErr != nil {
+		return
+	}
+	recs = append(t.held, recs...)
+	t.held, t.heldBytes = nil, 0
+	if len(recs) == 0 {
 		return
 	}
 	if err := t.o.Log.Append(recs...); err != nil {

@@ -342,3 +342,39 @@ func TestPartIsKeptByteForByte(t *testing.T) {
 		t.Errorf("got %s", buf.String())
 	}
 }
+
+// BenchmarkFollow is from the writing of a part, or of several at once, to a reader
+// who waits for it.
+func BenchmarkFollow(b *testing.B) {
+	for _, parts := range []int{1, 16} {
+		b.Run(fmt.Sprintf("%d at once", parts), func(b *testing.B) {
+			s, err := Open(b.TempDir(), time.Now)
+			if err != nil {
+				b.Fatal(err)
+			}
+			l, err := s.Create("t")
+			if err != nil {
+				b.Fatal(err)
+			}
+			recs := make([]driverapi.Record, parts)
+			for i := range recs {
+				recs[i] = part(i)
+			}
+			got, done := make(chan struct{}, 1), make(chan error, 1)
+			go func() {
+				done <- l.Read(b.Context(), 0, io.Discard, func() error { got <- struct{}{}; return nil })
+			}()
+			<-got
+			for b.Loop() {
+				if err := l.Append(recs...); err != nil {
+					b.Fatal(err)
+				}
+				<-got
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*parts), "ns/part")
+			if err := errors.Join(l.End(driverapi.End{}), <-done); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}

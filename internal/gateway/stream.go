@@ -343,6 +343,7 @@ func (f *follower) step(ctx context.Context) (idle, done bool, err error) {
 	}
 	f.look = f.look || b.changed
 	if len(b.wires) > 0 {
+		f.stored = true // memory has all that the store has, and more
 		for _, w := range b.wires {
 			f.at.Part++
 			if err := f.send(ctx, w); err != nil {
@@ -356,6 +357,9 @@ func (f *follower) step(ctx context.Context) (idle, done bool, err error) {
 			return false, false, f.nextTurn(ctx)
 		}
 		return false, false, nil
+	}
+	if f.out.begun && f.out.pending() { // what is there does not wait for the database
+		return false, false, f.out.flush()
 	}
 	if b.behind || !f.stored {
 		more, err := f.fromStore(ctx)

@@ -405,7 +405,7 @@ func (b *box) begin(turn string, req driverapi.TurnRequest) {
 
 func (b *box) follow(turn string, each func(driverapi.Record)) outcome {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 3*time.Minute) // the largest lines take half of one with the race detector
 	defer cancel()
 	var o outcome
 	err := b.client.Log(ctx, turn, 0, func(r driverapi.Record) error {

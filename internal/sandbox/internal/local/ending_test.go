@@ -90,8 +90,12 @@ func TestEndCalls(t *testing.T) {
 	}
 	// The shell is what its starter was, the sleep is the program.
 	seconds := fmt.Sprintf("20.%06d", os.Getpid())
-	cmd := exec.Command("sh", "-c", "echo begun; sleep 0.3 3>&-; exec sleep "+seconds)
+	cmd := exec.Command("sh", "-c", "echo begun; read x; exec sleep "+seconds)
 	cmd.ExtraFiles = []*os.File{held}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = errors.Join(cmd.Start(), held.Close())
@@ -108,7 +112,10 @@ func TestEndCalls(t *testing.T) {
 	if left := find(); len(left) > 0 {
 		t.Fatalf("it is itself too early: %v", left)
 	}
-	release, err := EndCalls(t.Context(), 10*time.Second, path, find)
+	release, err := EndCalls(t.Context(), 10*time.Second, path, func() []int {
+		_ = in.Close() // now it becomes the program; twice does no harm
+		return find()
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

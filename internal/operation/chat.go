@@ -257,7 +257,9 @@ func (c *Chat) answers(m chatMessage) error {
 		}
 		a := ChatAnswer{Question: q, Allow: *p.Approval.Approved, Message: p.Approval.Reason}
 		if i, twice := at[q]; twice {
-			c.Answers[i] = a
+			if c.Answers[i].Allow != a.Allow {
+				return fault.New(fault.InvalidInput, "The message both allows and denies the question %.80q.", q)
+			}
 			continue
 		}
 		if len(c.Answers) == MaxChatAnswers {

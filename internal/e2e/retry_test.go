@@ -56,7 +56,47 @@ func TestModelAnswerIsCut(t *testing.T) {
 			if got := text(parts, 1); !strings.Contains(got, whole) {
 				t.Errorf("the whole is not there: %q", got)
 			}
+			if shown, gone := saidOnce(t, w, id); strings.Count(shown, whole[:24]) != 1 || !strings.Contains(shown, whole) || gone != old.String() {
+				t.Errorf("the message shows %q and takes back %q", shown, gone)
+			}
 			w.delete(id, true)
 		})
 	}
+}
+
+// saidOnce is the text of the first turn's message without the parts that are superseded, and
+// the text of those.
+func saidOnce(t *testing.T, w *world, id string) (shown, gone string) {
+	t.Helper()
+	page, err := w.c.Messages(t.Context(), id, 0)
+	if err != nil || len(page.Items) < 2 {
+		t.Fatalf("%d messages: %v", len(page.Items), err)
+	}
+	type part struct {
+		Type, Text string
+		Data       struct{ Block int }
+	}
+	var said []part
+	old := map[int]bool{}
+	for _, raw := range page.Items[1].Parts {
+		var p part
+		if json.Unmarshal(raw, &p) != nil { // the data of another kind
+			continue
+		}
+		switch p.Type {
+		case string(uistream.Text), string(uistream.Reasoning):
+			said = append(said, p)
+		case string(uistream.DataType(uistream.DataSuperseded)):
+			old[p.Data.Block] = true
+		}
+	}
+	for i, p := range said {
+		switch {
+		case old[i+1]:
+			gone += p.Text
+		case p.Type == string(uistream.Text):
+			shown += p.Text + "\n"
+		}
+	}
+	return shown, gone
 }

@@ -69,7 +69,7 @@ const (
 	DataACP         = "acp"         // transient: an update of a kind unknown here, raw
 	DataDiff        = "diff"        // id "diff": what the turn changed
 	DataRung        = "rung"        // how the agent of this turn got its memory
-	DataSuperseded  = "superseded"  // {from, to}: an older run of text that was streamed again
+	DataSuperseded  = "superseded"  // {from, to, block}: an older run of text that was streamed again
 	DataBlob        = "blob"        // bytes that are kept apart: [Blob]
 	DataLimit       = "limit"       // id "limit": the turn said more than its limit, once; the rest is in a blob
 	DataTurnEnd     = "turn-end"    // server-made: state, code, sentence, rung, usage

@@ -10,9 +10,14 @@ import (
 
 // An agent whose model request broke in the middle of an answer asks again and
 // streams the answer from its start. What was shown stays, and a data-superseded
-// part marks it: {from, to} are the numbers of the first and last delta of the older
-// run. Agents do so in a new message, or go on in the same one, with or without a
-// remark of their harness between.
+// part marks it: {from, to, block}, the numbers of the first and last delta of the older
+// run, and which of the turn's blocks it is. Agents do so in a new message, or go on in
+// the same one, with or without a remark of their harness between.
+//
+// What is marked is always a whole block, since the messages of the AI SDK know of nothing
+// smaller. Where a run comes again within its block and nothing tells where it
+// begins, it is known only when much of it has come: then the block ends, all that it has is
+// marked, and the next block has the newer run from its beginning.
 //
 // A run is marked only where its text comes again from its beginning, with no tool
 // call, plan or content between: a text that a person reads as two is worse hidden
@@ -31,6 +36,7 @@ type run struct {
 	text     string // its beginning, at most runKept bytes
 	size     int
 	from, to int64
+	block    int  // whose whole text it is, counted from 1; 0: it is less than a block
 	cut      bool // it ends in mid-sentence
 }
 
@@ -86,14 +92,13 @@ type runs struct {
 	now     run
 	formers []*former
 	inside  *former // the beginning of the open block, where the rest may be it again
-	noticed bool    // the harness made a remark since the last delta
 	dull    bool    // the block is made of a piece again and again
 }
 
 // next begins a block.
-func (r *runs) next() {
+func (r *runs) next(block int) {
 	r.merge()
-	if r.now.size >= runLeast {
+	if r.now.size >= runLeast && r.now.block > 0 {
 		if len(r.formers) == runsFormer {
 			r.formers = r.formers[1:]
 		}
@@ -102,7 +107,7 @@ func (r *runs) next() {
 	for _, f := range r.formers {
 		f.matched = 0
 	}
-	r.now, r.noticed, r.dull = run{}, false, false
+	r.now, r.dull = run{block: block}, false
 }
 
 // merge gives up that the block holds a run twice.
@@ -116,8 +121,8 @@ func (r *runs) merge() {
 	}
 }
 
-// add takes a delta and returns the runs that came again with it.
-func (r *runs) add(text string, from, to int64) (again []run) {
+// again compares what comes now with the blocks before and returns those that came again with it.
+func (r *runs) again(text string) (again []run) {
 	keep := r.formers[:0]
 	for _, f := range r.formers {
 		if f.matched < 0 {
@@ -137,37 +142,42 @@ func (r *runs) add(text string, from, to int64) (again []run) {
 		}
 	}
 	r.formers = keep
-	if r.inside != nil {
-		if gone, is := r.inside.take(text); is {
-			again = append(again, r.inside.run)
-			r.inside = nil
-		} else if gone {
-			r.merge()
-		}
-	}
-	if r.inside == nil && len(again) == 0 && r.mayComeAgain(text) {
-		f := &former{run: r.now, whole: !r.noticed}
-		if gone, is := f.take(text); is {
-			again, r.now = append(again, f.run), run{}
-		} else if !gone {
-			r.inside, r.now = f, run{}
-		}
-	}
-	r.now.add(text, from, to)
-	r.noticed = false
 	return again
+}
+
+// within tells whether the open block holds a run and, with what comes now, the same run anew:
+// old is all of the block, anew the newer run from its beginning. Text that is not plain is
+// not looked at: the blob of its block has more of it than the text.
+func (r *runs) within(text string, plain bool) (old run, anew string, ok bool) {
+	if f := r.inside; f != nil {
+		gone, is := f.take(text)
+		switch {
+		case is && plain:
+			old, anew = f.run, r.now.text+text
+			old.to = r.now.to
+			r.now, r.inside = run{}, nil
+			return old, anew, true
+		case !gone && plain:
+			return run{}, "", false
+		}
+		r.merge()
+	}
+	if !plain || !r.mayComeAgain(text) {
+		return run{}, "", false
+	}
+	f := &former{run: r.now, whole: true}
+	r.now = run{}
+	if _, is := f.take(text); is {
+		return f.run, text, true
+	}
+	r.inside = f
+	return run{}, "", false
 }
 
 // mayComeAgain tells whether the text of the block so far may be streamed anew from here.
 func (r *runs) mayComeAgain(text string) bool {
 	n := min(len(r.now.text), len(text))
-	switch {
-	case r.now.size < runLeast || r.now.text[:n] != text[:n]:
-		return false
-	case r.noticed:
-		return true
-	}
-	if r.now.size < runInBlock || !r.now.cut || r.dull {
+	if r.now.block == 0 || r.now.size < runInBlock || !r.now.cut || r.dull || r.now.text[:n] != text[:n] {
 		return false
 	}
 	r.dull = periodic(r.now.text)
@@ -189,17 +199,16 @@ func periodic(s string) bool {
 	return len(s) > 0 && border[len(s)-1]*2 >= len(s)
 }
 
-// said follows a delta of the open block and marks what it streams again.
-func (c *Converter) said(k uistream.BlockKind, text string, from int64) {
-	for _, old := range c.runs[k].add(text, from, c.number()) {
-		c.data(uistream.Data{Name: uistream.DataSuperseded, Data: uistream.ValueOf(map[string]int64{"from": old.from, "to": old.to})})
-	}
+// superseded marks a run that was streamed again.
+func (c *Converter) superseded(old run) {
+	c.data(uistream.Data{Name: uistream.DataSuperseded, Data: uistream.ValueOf(map[string]int64{"from": old.from, "to": old.to, "block": int64(old.block)})})
 }
 
 // number is that of the newest part.
 func (c *Converter) number() int64 { return c.base + int64(len(c.out)) }
 
-// turned forgets all runs: the agent did something else than speak.
+// turned forgets all runs: the agent did something else than speak. What a block that stays
+// open has from here on is no run of its own.
 func (c *Converter) turned() {
 	c.runs = map[uistream.BlockKind]*runs{uistream.Text: {}, uistream.Reasoning: {}}
 }

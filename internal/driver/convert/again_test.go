@@ -12,6 +12,7 @@ import (
 
 	"github.com/hearthd/hearth/internal/driver/convert"
 	"github.com/hearthd/hearth/internal/uistream"
+	"github.com/hearthd/hearth/internal/uistream/npmtest"
 )
 
 const (
@@ -19,19 +20,34 @@ const (
 	whole = half + "tell what each of them is for."
 )
 
-// superseded is the text that each data-superseded part marks, with the kind of its deltas.
+// superseded is the text that each data-superseded part marks, with its kind: by the numbers of
+// deltas, and the same by the parts of the message.
 func (x *turn) superseded() []string {
 	x.t.Helper()
+	m := uistream.NewMessage("turn_1")
+	for _, p := range x.parts {
+		if err := m.Add(p.Raw); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+	var blocks []*uistream.MessagePart
+	for _, p := range m.Parts() {
+		if p.Kind() == "text" || p.Kind() == "reasoning" {
+			blocks = append(blocks, p)
+		}
+	}
 	var out []string
 	for i, p := range x.parts {
 		if p.Type != uistream.DataType(uistream.DataSuperseded) {
 			continue
 		}
-		var d struct{ Data struct{ From, To int64 } }
+		var d struct {
+			Data struct{ From, To, Block int64 }
+		}
 		if err := p.Decode(&d); err != nil {
 			x.t.Fatal(err)
 		}
-		from, to := d.Data.From, d.Data.To
+		from, to, block := d.Data.From, d.Data.To, d.Data.Block
 		if from < 1 || to < from || to > int64(i) {
 			x.t.Fatalf("part %d marks %d to %d", i+1, from, to)
 		}
@@ -39,13 +55,31 @@ func (x *turn) superseded() []string {
 		if x.parts[to-1].Type != kind || kind != uistream.TypeTextDelta && kind != uistream.TypeReasoningDelta {
 			x.t.Fatalf("part %d marks from a %s to a %s", i+1, kind, x.parts[to-1].Type)
 		}
-		old, anew := x.deltas(kind, from-1, to), x.deltas(kind, to, int64(i))
-		if len(old) < 24 || !strings.Contains(anew, old[:min(len(old), 200)]) {
-			x.t.Fatalf("part %d marks %q, after which came %q", i+1, old, anew)
+		old := x.deltas(kind, from-1, to)
+		if len(old) < 24 || !comesAgain(old, x.deltas(kind, to, int64(len(x.parts)))) {
+			x.t.Fatalf("part %d marks %q, which does not come again", i+1, old)
 		}
-		out = append(out, strings.TrimSuffix(string(kind), "-delta")+": "+old)
+		if block < 1 || block > int64(len(blocks)) {
+			x.t.Fatalf("part %d marks block %d of %d", i+1, block, len(blocks))
+		}
+		marked := blocks[block-1].Kind() + ": " + blocks[block-1].Text("text")
+		if want := strings.TrimSuffix(string(kind), "-delta") + ": " + old; marked != want {
+			x.t.Fatalf("part %d marks the deltas of %q and the block %q", i+1, want, marked)
+		}
+		out = append(out, marked)
 	}
 	return out
+}
+
+// comesAgain tells whether anew has the beginning of old, or the run of which old has a
+// second beginning, too.
+func comesAgain(old, anew string) bool {
+	for n := min(len(old), 4096); n >= 24; n-- {
+		if strings.Contains(anew, old[:n]) && (n >= 200 || strings.HasPrefix(old, old[n:])) {
+			return true
+		}
+	}
+	return false
 }
 
 func (x *turn) deltas(kind uistream.Type, from, to int64) string {
@@ -99,7 +133,10 @@ func TestTextThatComesAgainIsMarked(t *testing.T) {
 		"codex":                       {join(pieces(half, "m1"), []string{other, usage}, pieces(whole, "m2")), []string{"text: " + half}},
 		"pi":                          {join(pieces(half, ""), []string{chunk("Retrying (attempt 1/3, waiting 2s)...", "")}, pieces(whole, "")), []string{"text: " + half}},
 		"pi, short":                   {join(pieces("I will look at all the fi", ""), []string{chunk("Retrying (attempt 1/3, waiting 2s)...", "")}, pieces("I will look at all the files.", "")), []string{"text: I will look at all the fi"}},
-		"in one message":              {join(pieces(half+"tell which of them are for", "m"), pieces(half+"tell which of them are for tests.", "m")), []string{"text: " + half + "tell which of them are for"}},
+		"in one message":              {join(pieces(half+"tell which of them are for", "m"), pieces(half+"tell which of them are for tests.", "m")), []string{"text: " + half + "tell which of them are for" + half + "tell which of them a"}},
+		"in one piece":                {[]string{chunk(half+"tell which of them are for", "m"), chunk(half+"tell which of them are for tests.", "m")}, []string{"text: " + half + "tell which of them are for"}},
+		"a false beginning":           {join(pieces(half+"tell which of them are for", "m"), pieces(half, "m"), pieces(half+"tell which of them are for, and on.", "m")), nil},
+		"in a block with other text":  {join(pieces(half, ""), []string{toolUpdate(`"status":"completed"`)}, pieces("Now ", ""), []string{`{"sessionUpdate":"plan","entries":[]}`}, pieces(half, ""), pieces(whole, "2")), nil},
 		"three times":                 {join(pieces(half, "1"), pieces(half+"tell", "2"), pieces(whole, "3")), []string{"text: " + half, "text: " + half + "tell"}},
 		"shorter the second time":     {join(pieces(half+"tell", "1"), pieces(half, "2"), pieces(whole, "3")), []string{"text: " + half + "tell", "text: " + half}},
 		"thoughts and text":           {join(thoughts(half), pieces(half, ""), thoughts(whole), pieces(whole, "")), []string{"reasoning: " + half, "text: " + half}},
@@ -133,6 +170,59 @@ func TestTextThatComesAgainIsMarked(t *testing.T) {
 	}
 }
 
+// A page of the AI SDK has the older run and the newer one as parts of their own.
+func TestRunsAreParts(t *testing.T) {
+	t.Parallel()
+	old := half + "tell which of them are for"
+	var streams []npmtest.Stream
+	want := map[string][]string{}
+	for name, c := range map[string]struct {
+		say  []string
+		want []string
+	}{
+		"in-a-new-message": {join(pieces(half, "1"), pieces(whole, "2")), []string{"text old: " + half, "text: " + whole}},
+		"after-a-remark":   {join(pieces(half, ""), []string{chunk("Retrying (attempt 1/3)", "")}, pieces(whole, "")), []string{"text old: " + half, "text: " + whole}},
+		"in-one-message":   {join(pieces(old, "m"), pieces(old+" tests: \u00e9", "m")), []string{"text old: " + old + old[:66], "text: " + old + " tests: \u00e9"}},
+		"thoughts":         {join(thoughts(old), thoughts(old+" tests."), pieces(whole, "")), []string{"reasoning old: " + old + old[:66], "reasoning: " + old + " tests.", "text: " + whole}},
+		"three-times":      {join(pieces(half, "1"), []string{toolUpdate(`"status":"completed"`)}, pieces(half, "2"), thoughts("Hm."), pieces(half+"tell", "3"), pieces(whole, "4")), []string{"text: " + half, "text old: " + half, "reasoning: Hm.", "text old: " + half + "tell", "text: " + whole}},
+		"not-plain-text":   {join(pieces(old, "m"), pieces(old[:44], "m"), []string{chunk("\x1b[1m"+old[44:]+" tests.", "m")}), []string{"text: " + old + old + " tests."}},
+	} {
+		x := begin(t, convert.Options{NoisePrefixes: []string{"Retrying"}})
+		for _, u := range c.say {
+			x.say(u)
+		}
+		x.end(convert.End{})
+		x.superseded()
+		streams = append(streams, npmtest.Stream{Name: name, Parts: append(x.parts, uistream.Finish{FinishReason: uistream.FinishStop}.Part())})
+		want[name] = c.want
+	}
+	for _, line := range npmtest.Lines {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			for name, r := range npmtest.Read(t, line, streams) {
+				if r.Error != "" || len(r.Messages) != 1 {
+					t.Fatalf("%s: %d messages, %s", name, len(r.Messages), r.Error)
+				}
+				var got []string
+				for _, p := range r.Messages[0].Parts {
+					if p.Type == "text" || p.Type == "reasoning" {
+						got = append(got, p.Type+": "+p.Text)
+					}
+				}
+				for _, p := range r.Messages[0].Parts {
+					var d struct{ Block int }
+					if p.Type == "data-superseded" && json.Unmarshal(p.Data, &d) == nil {
+						got[d.Block-1] = strings.Replace(got[d.Block-1], ": ", " old: ", 1)
+					}
+				}
+				if d := cmp.Diff(want[name], got); d != "" {
+					t.Errorf("%s: %s", name, d)
+				}
+			}
+		})
+	}
+}
+
 // The numbers are those of the turn's log, in which others write, too.
 func TestSupersededNamesPartsOfTheLog(t *testing.T) {
 	t.Parallel()
@@ -152,7 +242,7 @@ func TestSupersededNamesPartsOfTheLog(t *testing.T) {
 	last++
 	take(c.Update(json.RawMessage(chunk("!", "1"))))
 	take(c.Update(json.RawMessage(chunk(half+"! And on.", "2"))))
-	if len(got) != 1 || !strings.Contains(string(got[0]), `"data":{"from":9,"to":11}`) {
+	if len(got) != 1 || !strings.Contains(string(got[0]), `"data":{"block":1,"from":9,"to":11}`) {
 		t.Errorf("got %s", got)
 	}
 }

@@ -184,7 +184,8 @@ func TestUpdates(t *testing.T) {
 			`data-notice {"data":{"level":"warning","text":"x"}}`, `data-compaction {"data":{"sessionUpdate":"compaction_update","status":"done"}}`,
 		}},
 		{"noise is no answer", []string{chunk("a", ""), chunk("[MODE_UPDATE] yolo", ""), chunk("b", "")}, []string{
-			`text-start {"id":"text-1"}`, `text-delta {"delta":"a","id":"text-1"}`, `data-notice {"data":{"source":"agent","text":"[MODE_UPDATE] yolo"}}`, `text-delta {"delta":"b","id":"text-1"}`,
+			`text-start {"id":"text-1"}`, `text-delta {"delta":"a","id":"text-1"}`, `text-end {"id":"text-1"}`, `data-notice {"data":{"source":"agent","text":"[MODE_UPDATE] yolo"}}`,
+			`text-start {"id":"text-2"}`, `text-delta {"delta":"b","id":"text-2"}`,
 		}},
 		{"the prompt's echo is left out", []string{`{"sessionUpdate":"user_message_chunk","content":{"type":"text","text":"hi"}}`}, nil},
 		{"content that is no text", []string{

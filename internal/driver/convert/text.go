@@ -32,8 +32,8 @@ func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
 	}
 	for _, p := range c.o.NoisePrefixes {
 		if p != "" && strings.HasPrefix(b.Text, p) {
+			c.closeBlock() // the answer may begin anew behind it
 			c.data(uistream.Data{Name: uistream.DataNotice, Data: uistream.ValueOf(map[string]string{"text": b.Text, "source": "agent"})})
-			c.runs[k].noticed = true
 			return
 		}
 	}
@@ -45,13 +45,18 @@ func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
 		return
 	}
 	if c.block == nil {
-		c.blocks++
-		c.runs[k].next()
-		c.block = &block{kind: k, id: string(k) + "-" + itoa(c.blocks), agent: agent, at: c.at}
-		c.emit(uistream.BlockStart{Kind: k, ID: c.block.id, At: c.at, ProviderMetadata: uistream.HearthMeta(uistream.Hearth{At: c.at, Agent: agent})})
+		c.openBlock(k, agent)
 	}
 	text, raw, lossy := c.text(b)
 	text, controls := c.block.plain.Text(text)
+	var again []run
+	if text != "" {
+		if old, anew, ok := c.runs[k].within(text, !lossy && !controls && u.Cut == nil); ok {
+			c.beginAnew()
+			text, raw, again = anew, []byte(anew), append(again, old)
+		}
+		again = append(again, c.runs[k].again(text)...)
+	}
 	switch {
 	case lossy:
 		c.must(&c.block.keep, uistream.BlobNotText)
@@ -66,8 +71,28 @@ func (c *Converter) chunk(k uistream.BlockKind, u acp.Update) {
 	from := c.number() + 1
 	c.delta(text, lossy || controls)
 	if text != "" {
-		c.said(k, text, from)
+		c.runs[k].now.add(text, from, c.number())
 	}
+	for _, old := range again {
+		c.superseded(old)
+	}
+}
+
+func (c *Converter) openBlock(k uistream.BlockKind, agent string) {
+	c.blocks++
+	c.runs[k].next(c.blocks)
+	c.block = &block{kind: k, id: string(k) + "-" + itoa(c.blocks), agent: agent, at: c.at}
+	c.emit(uistream.BlockStart{Kind: k, ID: c.block.id, At: c.at, ProviderMetadata: uistream.HearthMeta(uistream.Hearth{At: c.at, Agent: agent})})
+}
+
+// beginAnew puts a block in the place of the open one. The beginning of a character that
+// waits for its end goes into the new one.
+func (c *Converter) beginAnew() {
+	o := *c.block
+	c.block.join = uistream.Joiner{}
+	c.closeBlock()
+	c.openBlock(o.kind, o.agent)
+	c.block.join = o.join
 }
 
 // delta emits text in pieces that fit a part.

@@ -124,8 +124,12 @@ func (d document) turn(s *session.Session, t *session.Turn, m *uistream.Message)
 		d.put(" (%s)", markdown.Line(t.Rung))
 	}
 	d.put(":\n")
-	said := false
+	said, old := false, m.Superseded()
 	for _, p := range m.Parts() {
+		if old[p] {
+			d.folded("Broke off, and was said again", func() { d.quote(p.Text("text")) })
+			continue
+		}
 		said = d.part(p) || said
 	}
 	if !said {

@@ -84,6 +84,27 @@ func (m *Message) Metadata() json.RawMessage {
 // Parts are the message's parts in order; they change as parts of the stream are added.
 func (m *Message) Parts() []*MessagePart { return m.parts }
 
+// Superseded are the parts whose text was streamed again, as the data-superseded parts tell
+// by counting the message's parts of text and reasoning.
+func (m *Message) Superseded() map[*MessagePart]bool {
+	var said []*MessagePart
+	out := map[*MessagePart]bool{}
+	for _, p := range m.parts {
+		if p.kind == string(Text) || p.kind == string(Reasoning) {
+			said = append(said, p)
+		}
+		if p.kind != string(DataType(DataSuperseded)) {
+			continue
+		}
+		var d struct{ Block int }
+		raw, _ := p.Field("data")
+		if json.Unmarshal(raw, &d) == nil && d.Block >= 1 && d.Block <= len(said) { // a guest says it
+			out[said[d.Block-1]] = true
+		}
+	}
+	return out
+}
+
 // Size is about how many bytes the message has.
 func (m *Message) Size() int { return m.size }
 

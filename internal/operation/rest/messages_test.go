@@ -318,3 +318,26 @@ func TestExportDocument(t *testing.T) {
 		t.Error("it has what it must not have")
 	}
 }
+
+// What an agent said again is in the document once; what it had said before is folded away.
+func TestExportDocumentFoldsWhatIsSuperseded(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("x")
+	w.Begin(id)
+	for _, l := range []string{
+		`{"type":"reasoning-start","id":"1"}`, `{"type":"reasoning-delta","id":"1","delta":"thought"}`, `{"type":"reasoning-end","id":"1"}`,
+		`{"type":"text-start","id":"2"}`, `{"type":"text-delta","id":"2","delta":"older </details>"}`, `{"type":"text-end","id":"2"}`,
+		`{"type":"text-start","id":"3"}`, `{"type":"text-delta","id":"3","delta":"newer"}`,
+		`{"type":"data-superseded","data":{"from":7,"to":7,"block":2}}`,
+		`{"type":"data-superseded","data":{"block":0}}`, `{"type":"data-superseded","data":{"block":4}}`, `{"type":"data-superseded","data":[]}`,
+	} {
+		w.Say(id, json.RawMessage(l))
+	}
+	r := ask(t, w, "GET", "/v1/agent-sessions/"+string(id)+"/export?format=markdown", "")
+	want := "\n<details><summary>Reasoning</summary>\n\n> thought\n\n</details>\n" +
+		"\n<details><summary>Broke off, and was said again</summary>\n\n> older &lt;/details>\n\n</details>\n\n> newer\n"
+	if !strings.Contains(r.body, want) {
+		t.Errorf("no %q in\n%s", want, r.body)
+	}
+}

@@ -71,7 +71,11 @@ func (a *app) sessionOf(ctx context.Context, c *client.Client, args []string, sh
 			continue
 		}
 		if !shown {
-			a.note("%s", a.style(a.Stderr).dim("The newest session is "+sanitizeLine(s.ID)+": "+clip(sanitizeLine(s.Title), 60)))
+			title := clip(sanitizeLine(s.Title), 60)
+			if title != "" {
+				title = ": " + title
+			}
+			a.note("%s", a.style(a.Stderr).dim("The newest session is "+sanitizeLine(s.ID)+title))
 		}
 		return s.ID, nil
 	}

@@ -298,7 +298,10 @@ func TestChatOfTheSDK(t *testing.T) {
 		if five.State != "failed" || v.Error != five.Message {
 			t.Errorf("the turn is %s %q; the chat's error is %q", five.State, five.Message, v.Error)
 		}
-		if !slices.ContainsFunc(v.Last().Parts, func(p npmtest.MessagePart) bool { return p.Type == "dynamic-tool" && p.State == "output-available" }) {
+		// The key's refusal stops the agent at once, at times before it has told that its command is done.
+		if !slices.ContainsFunc(v.Last().Parts, func(p npmtest.MessagePart) bool {
+			return p.Type == "dynamic-tool" && (p.State == "output-available" || p.State == "output-error")
+		}) {
 			t.Errorf("the message lost its tool call: %s", clipEnd(string(v.Raw)))
 		}
 

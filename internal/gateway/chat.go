@@ -42,11 +42,8 @@ func (g *Gateway) ServeChat(w http.ResponseWriter, r *http.Request, who session.
 		return errors.New("gateway: no recheck is set")
 	}
 	ask, err := readAsk(r)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case ask.beginning || ask.after != nil:
-		return fault.New(fault.InvalidInput, "A message's reply always begins at its start; from, after and Last-Event-ID are for GET.")
 	}
 	ask.close = ask.close || c.Close
 	if _, err := g.Sessions.Get(r.Context(), who, id); err != nil {

@@ -141,6 +141,14 @@ type ask struct {
 	padding   int  // bytes of a comment behind every write
 }
 
+// CheckForm says whether the query and headers of a request for a stream, or of a chat's,
+// are well formed, as [Gateway.ServeStream] and [Gateway.ServeChat] read them. Code:
+// INVALID_INPUT.
+func CheckForm(r *http.Request) error {
+	_, err := readAsk(r)
+	return err
+}
+
 func readAsk(r *http.Request) (ask, error) {
 	var a ask
 	for name, values := range r.URL.Query() {
@@ -179,6 +187,9 @@ func readAsk(r *http.Request) (ask, error) {
 	if h := r.Header.Get("Last-Event-ID"); h != "" {
 		c, err := transcript.ParseCursor(h)
 		a.after, a.unknown = &c, err != nil
+	}
+	if r.Method == http.MethodPost && (a.beginning || a.after != nil) {
+		return a, fault.New(fault.InvalidInput, "A message's reply always begins at its start; from, after and Last-Event-ID are for GET.")
 	}
 	return a, nil
 }

@@ -417,7 +417,7 @@ func assemble(ctx context.Context, o Options, dirs Dirs, db *sqlite.Store) (*app
 		Bundle: work.Bundle, Blobs: keep, Step: a.runner.StartStep, Tickets: a.attach.tickets, Audit: a.attach.audit,
 	})
 	h, err := rest.New(rest.Config{
-		Registry: registry, Stream: gw.ServeStream, Chat: gw.ServeChat, Watch: gw.ServeWatch, Redeem: a.attach.tickets.Redeem, Origins: o.Origins,
+		Registry: registry, StreamForm: gateway.CheckForm, Stream: gw.ServeStream, Chat: gw.ServeChat, Watch: gw.ServeWatch, Tickets: a.attach.tickets, Origins: o.Origins,
 		NewID: NewID, Log: o.Log, Version: rest.Version{Version: o.Version},
 		Authenticate: func(ctx context.Context, token string) (session.Caller, error) { return authenticate(ctx, db, token) },
 		Ready: []rest.Check{

@@ -180,24 +180,39 @@ func (d *Desk) read(t string) (claims, error) {
 	return decode(payload)
 }
 
+// verify checks everything about a ticket but whether it was used.
+func (d *Desk) verify(t string, id session.ID, action Action, now time.Time) (claims, error) {
+	c, err := d.read(t)
+	switch {
+	case errors.Is(err, errMalformed):
+		return c, fault.New(fault.TicketInvalid, "")
+	case err != nil:
+		return c, err
+	case !now.Before(c.expires), c.session != string(id):
+		return c, fault.New(fault.TicketInvalid, "")
+	case c.action != action && c.action != Prompt:
+		return c, fault.New(fault.TicketInvalid, "The attach ticket is for watching only; ask for one with the action %q.", Prompt)
+	}
+	return c, nil
+}
+
+// Verify says whether a ticket is ours, for an action on a session, and not expired. It
+// does not use it up, and does not know whether it was used: only [Desk.Redeem] lets
+// anybody in. Code: TICKET_INVALID.
+func (d *Desk) Verify(t string, id session.ID, action Action) error {
+	_, err := d.verify(t, id, action, d.Now())
+	return err
+}
+
 // Redeem uses a ticket up for an action on a session and returns who asked for it, as they
 // are now. What is not right about a ticket of ours is told where that does not help anybody
 // who guesses. Codes: TICKET_INVALID; UNAUTHENTICATED when what it was asked for with is
 // not valid any more.
 func (d *Desk) Redeem(ctx context.Context, t string, id session.ID, action Action) (session.Caller, error) {
-	c, err := d.read(t)
-	if errors.Is(err, errMalformed) {
-		return session.Caller{}, fault.New(fault.TicketInvalid, "")
-	}
+	now := d.Now()
+	c, err := d.verify(t, id, action, now)
 	if err != nil {
 		return session.Caller{}, err
-	}
-	now := d.Now()
-	switch {
-	case !now.Before(c.expires), c.session != string(id):
-		return session.Caller{}, fault.New(fault.TicketInvalid, "")
-	case c.action != action && c.action != Prompt:
-		return session.Caller{}, fault.New(fault.TicketInvalid, "The attach ticket is for watching only; ask for one with the action %q.", Prompt)
 	}
 	first, err := d.Nonces.Spend(ctx, c.nonce[:], c.expires, now)
 	if err != nil {

@@ -341,3 +341,31 @@ func FuzzNames(f *testing.F) {
 		}
 	})
 }
+
+// Verify says what Redeem would, and uses nothing up.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	c := desk(t)
+	text := c.issue(t, ticket.Watch)
+	for name, err := range map[string]error{
+		"forged":          c.Verify("A"+text, "ses_1", ticket.Watch),
+		"another session": c.Verify(text, "ses_2", ticket.Watch),
+		"another action":  c.Verify(text, "ses_1", ticket.Prompt),
+	} {
+		if fault.CodeOf(err) != fault.TicketInvalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for range 3 {
+		if err := c.Verify(text, "ses_1", ticket.Watch); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := c.Redeem(t.Context(), text, "ses_1", ticket.Watch); err != nil {
+		t.Error(err)
+	}
+	c.at(start.Add(90 * time.Second))
+	if err := c.Verify(text, "ses_1", ticket.Watch); fault.CodeOf(err) != fault.TicketInvalid {
+		t.Errorf("too late: %v", err)
+	}
+}

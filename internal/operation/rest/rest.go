@@ -51,20 +51,29 @@ type Check struct {
 	Run  func(ctx context.Context) error
 }
 
-// Config is what the handler needs; every field but Ready, Origins, Redeem and Watch is required.
+// Tickets are attach tickets, as [ticket.Desk] has them.
+type Tickets interface {
+	// Verify refuses a ticket that Redeem would refuse unused. It uses nothing up.
+	Verify(text string, id session.ID, action ticket.Action) error
+	// Redeem uses a ticket up and returns who asked for it. Codes: TICKET_INVALID, UNAUTHENTICATED.
+	Redeem(ctx context.Context, text string, id session.ID, action ticket.Action) (session.Caller, error)
+}
+
+// Config is what the handler needs; every field but Ready, Origins, Tickets and Watch is required.
 type Config struct {
 	Registry *operation.Registry
 	// Authenticate returns who holds the token. Code: UNAUTHENTICATED.
 	Authenticate func(ctx context.Context, token string) (session.Caller, error)
+	// StreamForm says whether the query and headers of a stream's or chat's request are well
+	// formed. Code: INVALID_INPUT.
+	StreamForm func(r *http.Request) error
 	// Stream answers a viewer. An error means that nothing was written yet. A broken
 	// stream is told by a panic with [http.ErrAbortHandler].
 	Stream func(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID) error
 	// Chat answers a chat's request in the same way; an error means that nothing was accepted.
 	Chat    func(w http.ResponseWriter, r *http.Request, who session.Caller, id session.ID, c operation.Chat) error
 	Origins []string // web pages that may call, as https://host[:port]; none: no page of another origin
-	// Redeem uses up an attach ticket and returns who asked for it; nil: there are none.
-	// Codes: TICKET_INVALID, UNAUTHENTICATED.
-	Redeem func(ctx context.Context, text string, id session.ID, action ticket.Action) (session.Caller, error)
+	Tickets Tickets  // nil: there are none
 	// Watch tells what changes in the caller's workspace, as Stream does; nil: it is not told.
 	Watch   func(w http.ResponseWriter, r *http.Request, who session.Caller) error
 	Ready   []Check

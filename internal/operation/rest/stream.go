@@ -14,7 +14,7 @@ import (
 )
 
 func (s *server) stream(w http.ResponseWriter, r *http.Request) {
-	who, err := s.streamCaller(r, ticket.Watch)
+	who, err := s.streamCaller(r, ticket.Watch, func() error { return nil })
 	if err == nil {
 		err = s.Stream(w, r, who, session.ID(r.PathValue("id")))
 	}
@@ -24,12 +24,12 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request) {
-	who, err := s.streamCaller(r, ticket.Prompt)
 	var c operation.Chat
 	id := session.ID(r.PathValue("id"))
-	if err == nil {
+	who, err := s.streamCaller(r, ticket.Prompt, func() (err error) {
 		c, err = readChat(w, r, id)
-	}
+		return err
+	})
 	if err == nil {
 		err = s.Chat(w, r, who, id, c)
 	}

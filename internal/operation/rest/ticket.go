@@ -15,36 +15,55 @@ import (
 )
 
 // streamCaller is who opens a stream, by token or by attach ticket, after they were found to
-// have the right to. A ticket is used up, whatever becomes of the request then. Codes:
-// UNAUTHENTICATED, TICKET_INVALID, INVALID_INPUT, and those of Authorize.
-func (s *server) streamCaller(r *http.Request, action ticket.Action) (session.Caller, error) {
+// have the right to. The request's form and its body, which body reads, are checked in between: only
+// for somebody with a token or a ticket of ours, and before the ticket is used up. Codes:
+// UNAUTHENTICATED, TICKET_INVALID, INVALID_INPUT, and those of Authorize and body.
+func (s *server) streamCaller(r *http.Request, action ticket.Action, body func() error) (session.Caller, error) {
 	for name := range r.URL.Query() {
 		if strings.Contains(strings.ToLower(name), "ticket") {
 			return session.Caller{}, fault.New(fault.InvalidInput, "An attach ticket belongs into the header %s, never into an address: those are kept in logs and histories.", ticket.Header)
 		}
 	}
-	var who session.Caller
-	var err error
-	switch tickets := r.Header.Values(ticket.Header); {
-	case len(tickets) == 0:
-		who, err = s.authenticate(r)
-	case len(tickets) > 1:
-		err = fault.New(fault.InvalidInput, "The header %s is there more than once.", ticket.Header)
-	case r.Header.Get("Authorization") != "":
-		err = fault.New(fault.InvalidInput, "Send either a token or an attach ticket, not both.")
-	case s.Redeem == nil:
-		err = fault.New(fault.Unsupported, "This server takes no attach tickets.")
-	default:
-		who, err = s.Redeem(r.Context(), tickets[0], session.ID(r.PathValue("id")), action)
-	}
-	if err != nil {
-		return session.Caller{}, err
-	}
 	right := operation.RightRead
 	if action == ticket.Prompt {
 		right = operation.RightWrite
 	}
-	return who, s.authorize(r, who, right)
+	wellFormed := func() error {
+		if err := s.StreamForm(r); err != nil {
+			return err
+		}
+		return body()
+	}
+	id := session.ID(r.PathValue("id"))
+	tickets := r.Header.Values(ticket.Header)
+	switch {
+	case len(tickets) == 0:
+		who, err := s.authenticate(r)
+		if err == nil {
+			err = s.authorize(r, who, right)
+		}
+		if err == nil {
+			err = wellFormed()
+		}
+		return who, err
+	case len(tickets) > 1:
+		return session.Caller{}, fault.New(fault.InvalidInput, "The header %s is there more than once.", ticket.Header)
+	case strings.Join(r.Header.Values("Authorization"), "") != "":
+		return session.Caller{}, fault.New(fault.InvalidInput, "Send either a token or an attach ticket, not both.")
+	case s.Tickets == nil:
+		return session.Caller{}, fault.New(fault.Unsupported, "This server takes no attach tickets.")
+	}
+	if err := s.Tickets.Verify(tickets[0], id, action); err != nil {
+		return session.Caller{}, err
+	}
+	if err := wellFormed(); err != nil {
+		return session.Caller{}, err
+	}
+	who, err := s.Tickets.Redeem(r.Context(), tickets[0], id, action)
+	if err == nil {
+		err = s.authorize(r, who, right)
+	}
+	return who, err
 }
 
 func (s *server) authorize(r *http.Request, who session.Caller, right operation.Right) error {

@@ -2,7 +2,9 @@ package rest_test
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -226,5 +228,66 @@ func TestAuditOfStreams(t *testing.T) {
 	}
 	if len(requests) != 3 {
 		t.Errorf("requests: %v", requests)
+	}
+}
+
+// What is wrong with the request itself is told before the ticket is used.
+func TestMalformedDoesNotUseTheTicket(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := idle(t, w)
+	path := "/v1/agent-sessions/" + id + "/stream"
+	text := attachTicket(t, w, id, `{"action":"prompt"}`)
+	for _, c := range []struct {
+		method, query, body string
+		header              []string
+	}{
+		{"GET", "?padding=0", "", nil},
+		{"GET", "?approvals=perhaps", "", nil},
+		{"GET", "?after=x", "", nil},
+		{"GET", "?frm=beginning", "", nil},
+		{"POST", "?padding=0", "{}", nil},
+		{"POST", "?from=beginning", "{}", nil},
+		{"POST", "", "{}", nil},
+		{"POST", "", "hello", nil},
+		{"POST", "", "{}", []string{"Content-Type", "text/plain"}},
+	} {
+		r := ask(t, w, c.method, path+c.query, c.body, append([]string{"Authorization", "", ticketHeader, text}, c.header...)...)
+		if r.status != 422 || r.header.Get("Hearth-Error-Code") != "INVALID_INPUT" {
+			t.Errorf("%s %s %s: %d %s", c.method, c.query, c.body, r.status, r.body)
+		}
+	}
+	if r := ask(t, w, "GET", path, "", "Authorization", "", ticketHeader, text); r.status != 204 {
+		t.Errorf("none of that used it up, and now: %d %s", r.status, r.body)
+	}
+}
+
+// untouched is a body that must not be read.
+type untouched struct{ t *testing.T }
+
+func (u untouched) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+// A chat's body can be large: nobody's is read without a token or a ticket for that.
+func TestNoBodyIsReadForStrangers(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := idle(t, w)
+	watching := attachTicket(t, w, id, "")
+	for name, header := range map[string][2]string{
+		"nothing":               {"Accept", "*/*"},
+		"no token of ours":      {"Authorization", "Bearer x"},
+		"no ticket of ours":     {ticketHeader, "A" + watching},
+		"a ticket for watching": {ticketHeader, watching},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/agent-sessions/"+id+"/stream", untouched{t})
+		r.Header.Set(header[0], header[1])
+		out := httptest.NewRecorder()
+		w.Server.Config.Handler.ServeHTTP(out, r)
+		if out.Code != 401 {
+			t.Errorf("%s: %d %s", name, out.Code, out.Body)
+		}
 	}
 }

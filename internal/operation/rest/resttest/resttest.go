@@ -102,7 +102,7 @@ func New(t testing.TB) *World {
 		},
 	})
 	h, err := rest.New(rest.Config{
-		Registry: registry, Stream: w.Gateway.ServeStream, Chat: w.Gateway.ServeChat, Watch: w.Gateway.ServeWatch, Redeem: desk.Redeem,
+		Registry: registry, StreamForm: gateway.CheckForm, Stream: w.Gateway.ServeStream, Chat: w.Gateway.ServeChat, Watch: w.Gateway.ServeWatch, Tickets: desk,
 		Origins: []string{Origin}, Version: rest.Version{Version: "test"}, NewID: newID, Log: w.Log,
 		Ready: []rest.Check{{Name: "store", Run: func(ctx context.Context) error {
 			if w.Unready.Load() {

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/hearthd/hearth/internal/audit"
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/http10"
+	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/transcript"
 	"github.com/hearthd/hearth/internal/uistream"
@@ -151,8 +153,11 @@ func CheckForm(r *http.Request) error {
 
 func readAsk(r *http.Request) (ask, error) {
 	var a ask
-	for name, values := range r.URL.Query() {
-		v := values[len(values)-1]
+	given, err := parameters(r)
+	if err != nil {
+		return a, err
+	}
+	for name, v := range given {
 		switch {
 		case name == "from" && (v == "beginning" || v == ""):
 			a.beginning = v != ""
@@ -184,7 +189,11 @@ func readAsk(r *http.Request) (ask, error) {
 			return a, fault.New(fault.InvalidInput, "%.40q is not a query parameter of the stream.", name)
 		}
 	}
-	if h := r.Header.Get("Last-Event-ID"); h != "" {
+	h, err := lastEventID(r)
+	if err != nil {
+		return a, err
+	}
+	if h != "" {
 		c, err := transcript.ParseCursor(h)
 		a.after, a.unknown = &c, err != nil
 	}
@@ -192,6 +201,32 @@ func readAsk(r *http.Request) (ask, error) {
 		return a, fault.New(fault.InvalidInput, "A message's reply always begins at its start; from, after and Last-Event-ID are for GET.")
 	}
 	return a, nil
+}
+
+// parameters are those of the query. One that is given twice is refused: nobody can tell
+// which was meant. Code: INVALID_INPUT.
+func parameters(r *http.Request) (map[string]string, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, fault.New(fault.InvalidInput, "The query is not well formed: %.200s.", err.Error())
+	}
+	out := map[string]string{}
+	for name, values := range q {
+		if len(values) > 1 {
+			return nil, operation.Invalid(operation.FieldProblem{Field: name, Problem: "is given more than once"})
+		}
+		out[name] = values[0]
+	}
+	return out, nil
+}
+
+// lastEventID is the header by which a client comes back, empty when there is none.
+func lastEventID(r *http.Request) (string, error) {
+	const name = "Last-Event-ID"
+	if len(r.Header.Values(name)) > 1 {
+		return "", fault.New(fault.InvalidInput, "The header %s is there more than once.", name)
+	}
+	return r.Header.Get(name), nil
 }
 
 // follower is one viewer's way through a session.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/rand"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hearthd/hearth/internal/fault"
 	"github.com/hearthd/hearth/internal/http10"
+	"github.com/hearthd/hearth/internal/operation"
 	"github.com/hearthd/hearth/internal/session"
 	"github.com/hearthd/hearth/internal/uistream"
 )
@@ -166,16 +168,20 @@ func (g *Gateway) ServeWatch(w http.ResponseWriter, r *http.Request, who session
 	if g.Recheck == nil {
 		return errors.New("gateway: no recheck is set")
 	}
-	after := ""
-	for name, values := range r.URL.Query() {
+	given, err := parameters(r)
+	if err != nil {
+		return err
+	}
+	for name := range given {
 		if name != "after" {
-			return fault.New(fault.InvalidInput, "%.40q is not a query parameter of the watch.", name)
+			return operation.Invalid(operation.FieldProblem{Field: name, Problem: "is not a query parameter of the watch"})
 		}
-		after = values[len(values)-1]
 	}
-	if h := r.Header.Get("Last-Event-ID"); h != "" {
-		after = h
+	after, err := lastEventID(r)
+	if err != nil {
+		return err
 	}
+	after = cmp.Or(after, given["after"])
 	f := g.Hub.feed(who.Workspace)
 	watch, err := f.open(who)
 	if err != nil {

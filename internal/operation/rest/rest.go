@@ -145,6 +145,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // authenticate reads the bearer token (RFC 6750, section 2.1).
 func (s *server) authenticate(r *http.Request) (session.Caller, error) {
+	if len(r.Header.Values("Authorization")) > 1 {
+		return session.Caller{}, fault.New(fault.Unauthenticated, "The header Authorization is there more than once.")
+	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return session.Caller{}, fault.New(fault.Unauthenticated, "")
@@ -164,10 +167,8 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 		var input map[string]any
 		if hasBody {
 			input, err = body(w, r)
-			for name := range r.URL.Query() {
-				if err == nil {
-					err = operation.Invalid(operation.FieldProblem{Field: name, Problem: "is not a query parameter of this operation"})
-				}
+			if err == nil {
+				err = noQuery(r)
 			}
 		} else {
 			input, err = query(o, r)
@@ -182,6 +183,10 @@ func (s *server) operation(o *operation.Operation) http.Handler {
 				return
 			}
 			input[f] = r.PathValue(f)
+		}
+		if len(r.Header.Values(HeaderKey)) > 1 {
+			s.fail(w, r, fault.New(fault.InvalidInput, "The header %s is there more than once.", HeaderKey))
+			return
 		}
 		out, err := s.Registry.Invoke(r.Context(), o, operation.Call{Caller: who, Key: r.Header.Get(HeaderKey)}, input)
 		if err != nil {
@@ -278,6 +283,18 @@ func body(w http.ResponseWriter, r *http.Request) (map[string]any, error) {
 		}
 	}
 	return operation.DecodeObject(raw)
+}
+
+// noQuery refuses a query where the input is in the body.
+func noQuery(r *http.Request) error {
+	parsed, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return fault.New(fault.InvalidInput, "The query is not well formed: %.200s.", err.Error())
+	}
+	for name := range parsed {
+		return operation.Invalid(operation.FieldProblem{Field: name, Problem: "is not a query parameter of this operation"})
+	}
+	return nil
 }
 
 // query reads the input from the query string. What cannot be read as the field's

@@ -119,6 +119,9 @@ func TestRefusals(t *testing.T) {
 		{"agent not installed", "POST", root, `{"agent":"absent"}`, nil, 503, "AGENT_NOT_INSTALLED", ""},
 		{"repository gone", "POST", root, `{"repo":"https://git.example.org/gone.git"}`, nil, 422, "REPOSITORY_UNREACHABLE", ""},
 		{"branch without repository", "POST", root, `{"branch":"x"}`, nil, 422, "INVALID_INPUT", "repository"},
+		{"torn query on a POST", "POST", root + "?a%zz=1", `{}`, nil, 422, "INVALID_INPUT", "query"},
+		{"watch with a query twice", "GET", "/v1/watch?after=a.1&after=a.1", "", nil, 422, "INVALID_INPUT", "after: is given more than once"},
+		{"watch with a torn query", "GET", "/v1/watch?a%zz=1", "", nil, 422, "INVALID_INPUT", "query"},
 		{"query on a POST", "POST", root + "?prompt=x", `{}`, nil, 422, "INVALID_INPUT", "prompt"},
 		{"key too long", "POST", root, `{}`, []string{"Idempotency-Key", strings.Repeat("k", 256)}, 422, "INVALID_INPUT", "key"},
 		{"key with a space", "POST", root, `{}`, []string{"Idempotency-Key", "a b"}, 422, "INVALID_INPUT", "key"},
@@ -483,6 +486,42 @@ func TestStreamRefusalsArePlainSentences(t *testing.T) {
 		r := ask(t, w, "GET", c.path, "", c.header...)
 		if r.status != c.status || !strings.HasPrefix(r.header.Get("Content-Type"), "text/plain") || strings.ContainsAny(strings.TrimSpace(r.body), "{\n") {
 			t.Errorf("%s: %d %q", c.name, r.status, r.body)
+		}
+	}
+}
+
+// A header that two values give in turn is refused: nobody can tell which was meant.
+func TestHeaderTwice(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := string(w.Create("one"))
+	const root = "/v1/agent-sessions"
+	for _, c := range []struct {
+		method, path, header string
+		values               [2]string
+		status               int
+		code                 fault.Code
+	}{
+		{"GET", root, "Authorization", [2]string{"Bearer " + resttest.Token, "Bearer x"}, 401, fault.Unauthenticated},
+		{"GET", root, "Authorization", [2]string{"Bearer x", "Bearer " + resttest.Token}, 401, fault.Unauthenticated},
+		{"POST", root, "Idempotency-Key", [2]string{"a", "b"}, 422, fault.InvalidInput},
+		{"GET", root + "/" + id + "/stream", "Last-Event-ID", [2]string{"1.1", "1.2"}, 422, fault.InvalidInput},
+		{"GET", "/v1/watch", "Last-Event-ID", [2]string{"a.1", "a.2"}, 422, fault.InvalidInput},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, w.URL+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+resttest.Token)
+		r.Header[http.CanonicalHeaderKey(c.header)] = c.values[:]
+		res, err := web.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != c.status || !strings.Contains(string(b)+res.Header.Get(rest.HeaderCode), string(c.code)) || !strings.Contains(string(b), "more than once") {
+			t.Errorf("%s twice: %d %s %v", c.header, res.StatusCode, b, err)
 		}
 	}
 }

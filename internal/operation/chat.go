@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"mime"
 	"strings"
 	"unicode/utf8"
 
@@ -76,10 +75,7 @@ var chatFields = []string{"id", "messages", "message", "trigger", "messageId", "
 // ReadChat reads the body of a chat's request to a session. What is not valid is
 // refused with one sentence that a person can read. Codes: INVALID_INPUT,
 // HISTORY_IMMUTABLE, UNSUPPORTED.
-func ReadChat(id session.ID, contentType string, raw []byte) (Chat, error) {
-	if mt, _, err := mime.ParseMediaType(contentType); contentType != "" && (err != nil || mt != "application/json") {
-		return Chat{}, fault.New(fault.InvalidInput, "The body's content type is %.80q; it must be application/json.", contentType)
-	}
+func ReadChat(id session.ID, raw []byte) (Chat, error) {
 	b, err := splitChat(raw)
 	if err != nil {
 		return Chat{}, err

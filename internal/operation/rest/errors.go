@@ -44,10 +44,15 @@ func (s *server) explain(r *http.Request, err error) ErrorView {
 	}
 }
 
-func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	v := s.explain(r, err)
+// challenge says what a 401 asks for (RFC 9110, section 11.6.1).
+func challenge(w http.ResponseWriter, v ErrorView) {
 	if v.Kind == string(fault.KindUnauthenticated) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
+}
+
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	v := s.explain(r, err)
+	challenge(w, v)
 	answer(w, statusOf(v), ErrorBody{Error: v})
 }

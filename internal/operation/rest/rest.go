@@ -14,6 +14,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -102,8 +103,8 @@ func New(c Config) (http.Handler, error) {
 	s.mux.HandleFunc("GET "+operation.Root+"/{id}/stream", s.stream)
 	s.mux.HandleFunc("POST "+operation.Root+"/{id}/stream", s.chat)
 	s.mux.HandleFunc("GET /v1/watch", s.watch)
-	for _, path := range []string{operation.Root + "/{id}/stream", "/v1/watch"} {
-		s.mux.HandleFunc("HEAD "+path, s.unknown) // of a stream there is nothing to be had but the stream
+	for _, p := range []string{operation.Root + "/{id}/stream", "/v1/watch"} {
+		s.mux.HandleFunc("HEAD "+p, s.unknown) // of a stream there is nothing to be had but the stream
 	}
 	s.mux.HandleFunc("GET /openapi.json", s.document)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, map[string]bool{"ok": true}) })
@@ -140,6 +141,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Log.Error("request panicked", "request", id, "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 		panic(http.ErrAbortHandler) // the answer may have begun: it must not look whole
 	}()
+	// The mux would redirect to the address that it takes this for, with a page of HTML.
+	if p := r.URL.EscapedPath(); p != path.Clean(p) && p != path.Clean(p)+"/" {
+		s.fail(w, r, fault.New(fault.RouteNotFound, ""))
+		return
+	}
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -277,12 +283,36 @@ func body(w http.ResponseWriter, r *http.Request) (map[string]any, error) {
 		}
 		return nil, fault.Wrap(err, fault.InvalidInput, "The body could not be read.")
 	}
-	if ct := r.Header.Get("Content-Type"); len(raw) > 0 && ct != "" {
-		if mt, _, err := mime.ParseMediaType(ct); err != nil || mt != "application/json" {
-			return nil, fault.New(fault.InvalidInput, "The body's content type is %.80q; it must be application/json.", ct)
+	if len(raw) > 0 {
+		if err := plainJSON(r.Header); err != nil {
+			return nil, err
 		}
 	}
 	return operation.DecodeObject(raw)
+}
+
+// plainJSON refuses headers that say that the body is anything but JSON as it is, in UTF-8
+// (RFC 8259, section 8.1). Without any it is taken for that.
+func plainJSON(h http.Header) error {
+	types := h.Values("Content-Type")
+	if len(types) > 1 {
+		return fault.New(fault.InvalidInput, "The header Content-Type is there more than once.")
+	}
+	if len(types) == 1 && types[0] != "" {
+		mt, params, err := mime.ParseMediaType(types[0])
+		if err != nil || mt != "application/json" {
+			return fault.New(fault.InvalidInput, "The body's content type is %.80q; it must be application/json.", types[0])
+		}
+		if charset, given := params["charset"]; given && !strings.EqualFold(charset, "utf-8") {
+			return fault.New(fault.InvalidInput, "The body's charset is %.40q; it must be utf-8.", charset)
+		}
+	}
+	for _, e := range h.Values("Content-Encoding") {
+		if e != "" && !strings.EqualFold(e, "identity") {
+			return fault.New(fault.InvalidInput, "The body's content encoding is %.40q; send it as it is.", e)
+		}
+	}
+	return nil
 }
 
 // noQuery refuses a query where the input is in the body.

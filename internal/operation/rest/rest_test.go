@@ -88,6 +88,10 @@ func TestRefusals(t *testing.T) {
 		{"basic instead of bearer", "GET", root, "", []string{"Authorization", "Basic " + resttest.Token}, 401, "UNAUTHENTICATED", ""},
 		{"unknown path", "GET", "/v1/agent-session", "", nil, 404, "ROUTE_NOT_FOUND", ""},
 		{"unknown path at the root", "POST", "/", "", nil, 404, "ROUTE_NOT_FOUND", ""},
+		{"doubled slash", "GET", root + "//export", "", nil, 404, "ROUTE_NOT_FOUND", ""},
+		{"doubled slash at the root", "GET", "//v1/agent-sessions", "", nil, 404, "ROUTE_NOT_FOUND", ""},
+		{"dots in the path", "DELETE", root + "/x/../" + id, "", nil, 404, "ROUTE_NOT_FOUND", ""},
+		{"slash behind the path", "GET", root + "/", "", nil, 404, "ROUTE_NOT_FOUND", ""},
 		{"wrong method", "PUT", root + "/" + id, "", nil, 404, "ROUTE_NOT_FOUND", "GET, DELETE"},
 		{"text that is no UTF-8", "POST", root, "{\"prompt\":\"Stra\xdfe\"}", nil, 422, "INVALID_INPUT", "byte 16 is 0xDF"},
 		{"half a character", "POST", root, `{"prompt":"\ud83d"}`, nil, 422, "INVALID_INPUT", "byte 12"},
@@ -522,6 +526,31 @@ func TestHeaderTwice(t *testing.T) {
 		res.Body.Close()
 		if err != nil || res.StatusCode != c.status || !strings.Contains(string(b)+res.Header.Get(rest.HeaderCode), string(c.code)) || !strings.Contains(string(b), "more than once") {
 			t.Errorf("%s twice: %d %s %v", c.header, res.StatusCode, b, err)
+		}
+	}
+}
+
+// A body that says that it is not JSON in UTF-8 is not read as if it were.
+func TestBodyIsPlainJSON(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := string(w.Create("one"))
+	for _, path := range []string{"/turns", "/stream"} {
+		for _, c := range []struct{ name, value, says string }{
+			{"Content-Type", "text/plain", "text/plain"},
+			{"Content-Type", "application/json; charset=utf-16", "utf-16"},
+			{"Content-Type", "application/json; charset=", "charset"},
+			{"Content-Encoding", "gzip", "gzip"},
+			{"Content-Encoding", "identity, br", "br"},
+			{"Content-Type", "application/json; charset=UTF-8", ""},
+			{"Content-Type", "application/json", ""},
+			{"Content-Encoding", "identity", ""},
+		} {
+			r := ask(t, w, "POST", "/v1/agent-sessions/"+id+path, `{"prompt":7,"messages":7}`, c.name, c.value)
+			refused := strings.Contains(r.body, "The body's c") // which the others are for their fields
+			if r.status != 422 || refused != (c.says != "") || !strings.Contains(r.body, c.says) {
+				t.Errorf("%s: %s: %s: %d %s", path, c.name, c.value, r.status, r.body)
+			}
 		}
 	}
 }

@@ -39,6 +39,9 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request) {
 }
 
 func readChat(w http.ResponseWriter, r *http.Request, id session.ID) (operation.Chat, error) {
+	if err := plainJSON(r.Header); err != nil {
+		return operation.Chat{}, err
+	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, operation.MaxChatBytes))
 	if err != nil {
 		var big *http.MaxBytesError
@@ -47,7 +50,7 @@ func readChat(w http.ResponseWriter, r *http.Request, id session.ID) (operation.
 		}
 		return operation.Chat{}, fault.Wrap(err, fault.InvalidInput, "The body could not be read.")
 	}
-	return operation.ReadChat(id, r.Header.Get("Content-Type"), raw)
+	return operation.ReadChat(id, raw)
 }
 
 // crossOrigin lets pages of the given origins call (the Fetch standard, CORS
@@ -60,7 +63,7 @@ func crossOrigin(h http.Handler, origins []string) http.Handler {
 		AllowedOrigins: origins,
 		AllowedMethods: []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete},
 		AllowedHeaders: []string{"Authorization", "Content-Type", "Last-Event-ID", "User-Agent", HeaderKey, ticket.Header},
-		ExposedHeaders: []string{"X-Vercel-AI-UI-Message-Stream", HeaderCode, HeaderRequestID, HeaderTurn},
+		ExposedHeaders: []string{"Content-Disposition", "X-Vercel-AI-UI-Message-Stream", HeaderCode, HeaderRequestID, HeaderTurn},
 		MaxAge:         600,
 	}).Handler(h)
 }

@@ -93,6 +93,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 // sentence refuses with one plain sentence: chat clients show the body of a refusal as it is.
 func (s *server) sentence(w http.ResponseWriter, r *http.Request, err error) {
 	v := s.explain(r, err)
+	challenge(w, v)
 	w.Header().Set(HeaderCode, v.Code)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(statusOf(v))

@@ -52,7 +52,7 @@ func TestTicketOpensAStreamOnce(t *testing.T) {
 			t.Errorf("%s: %d %s", body, r.status, r.body)
 		}
 		r := ask(t, w, "GET", path, "", "Authorization", "", ticketHeader, text)
-		if r.status != 401 || r.header.Get("Hearth-Error-Code") != "TICKET_INVALID" || r.body != "The attach ticket is not valid.\n" {
+		if r.status != 401 || r.header.Get("WWW-Authenticate") != "Bearer" || r.header.Get("Hearth-Error-Code") != "TICKET_INVALID" || r.body != "The attach ticket is not valid.\n" {
 			t.Errorf("%s, again: %d %s", body, r.status, r.body)
 		}
 		if strings.Contains(w.Logged(), text) {

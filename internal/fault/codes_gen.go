@@ -287,7 +287,7 @@ var order = []Code{
 
 var infos = map[Code]Info{
 	InternalError:            {InternalError, "internal", "Something went wrong inside Hearth.", "Look up the request id in the server's log and report it.", false},
-	InvalidInput:             {InvalidInput, "invalid", "The request is not well formed.", "Correct the fields that the details name.", false},
+	InvalidInput:             {InvalidInput, "invalid", "The request is not well formed.", "Correct what the message names.", false},
 	Unauthenticated:          {Unauthenticated, "unauthenticated", "No valid token was given.", "Send the owner token as a bearer token; it is in the file owner-token of the state folder.", false},
 	SessionNotFound:          {SessionNotFound, "not_found", "There is no such session.", "List the sessions to see those that exist.", false},
 	TurnNotFound:             {TurnNotFound, "not_found", "There is no such turn in this session.", "Read the session to see its turns.", false},
@@ -305,7 +305,7 @@ var infos = map[Code]Info{
 	RepositoryNotWritable:    {RepositoryNotWritable, "invalid", "The repository cannot be written with what was given.", "Give the server a credential with write access.", false},
 	BranchInvalid:            {BranchInvalid, "invalid", "That is not a valid branch name.", "Name a branch that is there to start from (base), or another name for the branch of the work.", false},
 	IdempotencyConflict:      {IdempotencyConflict, "conflict", "The same idempotency key came with another body.", "Use a new key for a new request.", false},
-	TurnInFlight:             {TurnInFlight, "conflict", "A turn is at work in this session.", "Wait for it, cancel it, or queue the prompt.", true},
+	TurnInFlight:             {TurnInFlight, "conflict", "A turn is at work in this session.", "Wait for it or cancel it. A prompt can be queued instead, a delete can be forced.", true},
 	QueueFull:                {QueueFull, "exhausted", "Too many prompts wait in this session.", "Wait until some have run or remove some.", true},
 	TurnNotQueued:            {TurnNotQueued, "conflict", "The prompt is not in the queue any more.", "Read the turn to see what became of it; cancel it, or send another prompt.", false},
 	PromptTooLarge:           {PromptTooLarge, "invalid", "The prompt is too large.", "Keep a prompt within 100 KiB and all prompts of a session within 8 MiB.", false},

@@ -85,7 +85,7 @@ func (f *follower) accept(ctx context.Context, c operation.Chat) error {
 	a, err := f.g.Sessions.Prompt(ctx, f.who, f.id, session.PromptInput{Prompt: c.Prompt, Mode: c.Mode}, key)
 	switch {
 	case fault.CodeOf(err) == fault.IdempotencyConflict:
-		return fault.New(fault.HistoryImmutable, "A message that was sent cannot be changed. Send a new one that says what should be different.")
+		return fault.New(fault.HistoryImmutable, "A message that was sent cannot be changed. This one was sent before with another text or mode: send a new one that says what should be different.")
 	case err != nil:
 		return err
 	}

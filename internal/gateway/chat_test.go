@@ -141,7 +141,7 @@ func TestChat(t *testing.T) {
 		t.Errorf("after the repetition: open %v, queue %v", s.Open, s.Queue)
 	}
 	status, code, text := refusal(t, post(t, w, id, "", said("m1", "something else")))
-	if status != 422 || code != string(fault.HistoryImmutable) || !strings.Contains(text, "cannot be changed") {
+	if status != 422 || code != string(fault.HistoryImmutable) || !strings.Contains(text, "with another text or mode") {
 		t.Errorf("edited: %d %s %q", status, code, text)
 	}
 }

@@ -6,6 +6,8 @@ package approval
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -74,10 +76,10 @@ type Wish struct {
 }
 
 // Parse reads a policy: a JSON string with a mode, or an object. Empty and null are Auto.
-// Code: INVALID_INPUT.
+// Code: INVALID_INPUT with details.fields.
 func Parse(raw []byte) (Policy, error) {
 	bad := func(format string, args ...any) (Policy, error) {
-		return Policy{}, fault.New(fault.InvalidInput, "The approvals "+format, args...)
+		return Policy{}, fault.Field("approvals", "The approvals "+format, args...)
 	}
 	if len(raw) == 0 || string(raw) == "null" {
 		return Policy{Mode: Auto}, nil
@@ -93,8 +95,18 @@ func Parse(raw []byte) (Policy, error) {
 	} else {
 		dec := json.NewDecoder(strings.NewReader(string(raw)))
 		dec.DisallowUnknownFields()
-		if err := dec.Decode(&p); err != nil {
-			return bad("cannot be read: %v.", err)
+		err := dec.Decode(&p)
+		var kind *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &kind) && kind.Field == "":
+			return bad("are neither a text nor an object.")
+		case errors.As(err, &kind):
+			return Policy{}, fault.Field("approvals."+kind.Field, "The field %.80s of the approvals %s.", kind.Field, fault.Mismatch(kind))
+		case err != nil:
+			if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+				return bad("have a field %.80s that means nothing here.", name)
+			}
+			return bad("are not valid JSON.")
 		}
 		if dec.More() {
 			return bad("are more than one JSON value.")
@@ -107,36 +119,37 @@ func Parse(raw []byte) (Policy, error) {
 }
 
 func (p Policy) check() error {
-	bad := func(format string, args ...any) error {
-		return fault.New(fault.InvalidInput, "The approvals "+format, args...)
+	bad := func(field, format string, args ...any) error {
+		return fault.Field("approvals"+field, "The approvals "+format, args...)
 	}
 	if !slices.Contains([]string{Auto, Asking, ReadOnly, ByRules}, p.Mode) {
-		return bad("cannot be %.40q: they are auto, ask, read-only, or an object with rules.", p.Mode)
+		return bad("", "cannot be %.40q: they are auto, ask, read-only, or an object with rules.", p.Mode)
 	}
 	if p.Mode != ByRules && (len(p.Rules) > 0 || p.Default != "") {
-		return bad("%q have no rules of their own: leave out the mode, or the rules and the default.", p.Mode)
+		return bad("", "%q have no rules of their own: leave out the mode, or the rules and the default.", p.Mode)
 	}
 	if p.Mode == ByRules && len(p.Rules) == 0 {
-		return bad("have no rules.")
+		return bad(".rules", "have no rules.")
 	}
 	if len(p.Rules) > MaxRules {
-		return bad("may have at most %d rules.", MaxRules)
+		return bad(".rules", "may have at most %d rules.", MaxRules)
 	}
 	if p.Default != "" && !known(p.Default) {
-		return bad("cannot have the default %.40q: it is allow, ask or deny.", p.Default)
+		return bad(".default", "cannot have the default %.40q: it is allow, ask or deny.", p.Default)
 	}
 	for i, r := range p.Rules {
+		rule := fmt.Sprintf(".rules[%d]", i)
 		switch {
 		case !known(r.Do):
-			return bad("have a rule %d that does %.40q: it is allow, ask or deny.", i+1, r.Do)
+			return bad(rule+".do", "have a rule %d that does %.40q: it is allow, ask or deny.", i+1, r.Do)
 		case r.Kind == "" && r.Name == "" && r.Path == "" && r.Command == "":
-			return bad("have a rule %d that names no kind, name, path or command.", i+1)
+			return bad(rule, "have a rule %d that names no kind, name, path or command.", i+1)
 		case r.Kind != "" && !slices.Contains(kinds, r.Kind):
-			return bad("have a rule %d of the kind %.40q: it is one of %s.", i+1, r.Kind, strings.Join(kinds, ", "))
+			return bad(rule+".kind", "have a rule %d of the kind %.40q: it is one of %s.", i+1, r.Kind, strings.Join(kinds, ", "))
 		case max(len(r.Name), len(r.Path), len(r.Command)) > MaxText:
-			return bad("have a rule %d with more than %d bytes in one field.", i+1, MaxText)
+			return bad(rule, "have a rule %d with more than %d bytes in one field.", i+1, MaxText)
 		case r.Command != "" && len(strings.Fields(r.Command)) == 0:
-			return bad("have a rule %d whose command is blank.", i+1)
+			return bad(rule+".command", "have a rule %d whose command is blank.", i+1)
 		}
 	}
 	return nil

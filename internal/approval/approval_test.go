@@ -36,7 +36,10 @@ func TestParse(t *testing.T) {
 	for _, c := range []struct{ in, says string }{
 		{`"maybe"`, "auto, ask, read-only"},
 		{`"ask`, "not valid JSON"},
-		{`7`, "cannot be read"},
+		{`7`, "neither a text nor an object."},
+		{`{"rules":`, "not valid JSON"},
+		{`{"foo":1}`, `have a field "foo" that means nothing here.`},
+		{`{"rules":[{"kind":7,"do":"ask"}]}`, "The field rules.kind of the approvals must be a text, not a number."},
 		{`{"mode":"ask","rules":[{"kind":"read","do":"allow"}]}`, "no rules of their own"},
 		{`{"mode":"auto","default":"deny"}`, "no rules of their own"},
 		{`{"mode":"rules"}`, "no rules"},
@@ -52,7 +55,7 @@ func TestParse(t *testing.T) {
 		{many, "at most 100"},
 		{`"` + strings.Repeat("a", maxBytes) + `"`, "bytes"},
 	} {
-		if _, err := Parse([]byte(c.in)); fault.CodeOf(err) != fault.InvalidInput || !strings.Contains(err.Error(), c.says) {
+		if _, err := Parse([]byte(c.in)); fault.CodeOf(err) != fault.InvalidInput || !strings.Contains(err.Error(), c.says) || fault.From(err).Details["fields"] == nil {
 			t.Errorf("%.60s: %v, want %q", c.in, err, c.says)
 		}
 	}

@@ -184,7 +184,7 @@ func splitChat(raw []byte) (b chatBody, err error) {
 		var kind *json.UnmarshalTypeError
 		switch {
 		case errors.As(err, &kind):
-			return b, fault.New(fault.InvalidInput, "The body's field %s is of the wrong type.", t)
+			return b, fault.New(fault.InvalidInput, "The body's field %s %s.", t, fault.Mismatch(kind))
 		case err != nil:
 			return b, noObject
 		}
@@ -200,11 +200,19 @@ func splitChat(raw []byte) (b chatBody, err error) {
 
 func readChatMessage(raw json.RawMessage) (chatMessage, error) {
 	var m chatMessage
+	if !bytes.HasPrefix(raw, []byte("{")) {
+		return m, fault.New(fault.InvalidInput, "The newest message is not a JSON object.")
+	}
 	if _, err := DecodeObject(raw); err != nil {
 		return m, err
 	}
-	if err := json.Unmarshal(raw, &m); err != nil {
-		return m, fault.New(fault.InvalidInput, "The newest message is not what a chat sends: %.200s.", err.Error())
+	err := json.Unmarshal(raw, &m)
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind):
+		return m, fault.New(fault.InvalidInput, "The newest message's field %.80s %s.", kind.Field, fault.Mismatch(kind))
+	case err != nil:
+		return m, fault.Wrap(err, fault.InvalidInput, "The newest message is not what a chat sends.")
 	}
 	return m, nil
 }

@@ -192,10 +192,7 @@ func checkKey(k string) error {
 }
 
 // FieldProblem is what is wrong with one field; details.fields lists them.
-type FieldProblem struct {
-	Field   string `json:"field"`
-	Problem string `json:"problem"`
-}
+type FieldProblem = fault.FieldProblem
 
 func (r *Registry) validate(o *Operation, input map[string]any) error {
 	var out []FieldProblem

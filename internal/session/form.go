@@ -19,11 +19,11 @@ func filled(q *Question, e QuestionAnswered) (string, error) {
 	case VerdictAccept:
 	case VerdictDecline, VerdictCancel:
 		if e.Content != "" {
-			return "", fault.New(fault.InvalidInput, "Only a form that is accepted has a content.")
+			return "", fault.Field("content", "Only a form that is accepted has a content.")
 		}
 		return "", nil
 	default:
-		return "", fault.New(fault.InvalidInput, "The answer is %.20q; a form is answered with accept, decline or cancel.", e.Verdict)
+		return "", fault.Field("verdict", "The answer is %.20q; a form is answered with accept, decline or cancel.", e.Verdict)
 	}
 	var d FormDetail
 	if err := json.Unmarshal([]byte(q.Detail), &d); err != nil {

@@ -167,14 +167,14 @@ func (m *move) answered(e QuestionAnswered) error {
 	if e.Option != "" {
 		i := slices.IndexFunc(q.Options, func(o Option) bool { return o.ID == e.Option })
 		if i < 0 {
-			return fault.New(fault.InvalidInput, "The question has no option %.80q. It has: %s.", e.Option, optionNames(q.Options))
+			return fault.Field("option", "The question has no option %.80q. It has: %s.", e.Option, optionNames(q.Options))
 		}
 		verdict := VerdictDeny
 		if q.Options[i].Allows() {
 			verdict = VerdictAllow
 		}
 		if e.Verdict != "" && e.Verdict != verdict {
-			return fault.New(fault.InvalidInput, "The option %.80q means %s, the answer says %.20s.", e.Option, verdict, e.Verdict)
+			return fault.Field("verdict", "The option %.80q means %s, the answer says %.20s.", e.Option, verdict, e.Verdict)
 		}
 		e.Verdict = verdict
 	}
@@ -183,9 +183,9 @@ func (m *move) answered(e QuestionAnswered) error {
 			return err
 		}
 	} else if e.Verdict != VerdictAllow && e.Verdict != VerdictDeny {
-		return fault.New(fault.InvalidInput, "The answer is %.20q; it can be allow or deny, or one of the options: %s.", e.Verdict, optionNames(q.Options))
+		return fault.Field("verdict", "The answer is %.20q; it can be allow or deny, or one of the options: %s.", e.Verdict, optionNames(q.Options))
 	} else if e.Content != "" {
-		return fault.New(fault.InvalidInput, "Only a form that is accepted has a content.")
+		return fault.Field("content", "Only a form that is accepted has a content.")
 	}
 	q.State, q.Verdict, q.Option, q.Content, q.Message, q.By, q.SettledAt = QuestionDone, e.Verdict, e.Option, e.Content, e.Message, e.By, m.now
 	m.do(Effect{Kind: EffectAnswerQuestion, Turn: q.Turn, Question: q.ID, Generation: m.a.Session.Generation})

@@ -119,7 +119,7 @@ func (s *Service) EditQueued(ctx context.Context, who Caller, id ID, turn TurnID
 	case in.Prompt == "" && in.Position == 0:
 		return Accepted{}, fault.New(fault.InvalidInput, "Nothing is changed: give a prompt, a position or both.")
 	case in.Position < 0:
-		return Accepted{}, fault.New(fault.InvalidInput, "The position is %d; the first one is 1.", in.Position)
+		return Accepted{}, fault.Field("position", "The position is %d; the first one is 1.", in.Position)
 	}
 	if err := checkPrompt(in.Prompt); err != nil {
 		return Accepted{}, err

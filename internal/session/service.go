@@ -212,7 +212,7 @@ func (s *Service) Create(ctx context.Context, who Caller, in CreateInput, key *K
 			sess.FloorOID = repo.RemoteOID // what the branch holds already is not the session's
 		}
 	} else if in.Base != "" || in.Branch != "" {
-		return Accepted{}, fault.New(fault.InvalidInput, "A base or a branch needs a repository.")
+		return Accepted{}, fault.Field("repo", "A base or a branch needs a repository.")
 	} else {
 		sess.Branch = "main"
 	}
@@ -294,10 +294,10 @@ func (s *Service) Prompt(ctx context.Context, who Caller, id ID, in PromptInput,
 		in.Mode = ModeQueue
 	case ModeQueue, ModeInterrupt, ModeReject:
 	default:
-		return Accepted{}, fault.New(fault.InvalidInput, "mode is %q; it can be queue, interrupt or reject.", in.Mode)
+		return Accepted{}, fault.Field("mode", "mode is %q; it can be queue, interrupt or reject.", in.Mode)
 	}
 	if in.Prompt == "" {
-		return Accepted{}, fault.New(fault.InvalidInput, "The prompt is empty.")
+		return Accepted{}, fault.Field("prompt", "The prompt is empty.")
 	}
 	if err := checkPrompt(in.Prompt); err != nil {
 		return Accepted{}, err
@@ -499,7 +499,7 @@ func (s *Service) Diff(ctx context.Context, who Caller, id ID, turn TurnID, form
 		format = "patch"
 	case "patch", "stat", "names":
 	default:
-		return Diff{}, fault.New(fault.InvalidInput, "format is %q; it can be patch, stat or names.", format)
+		return Diff{}, fault.Field("format", "format is %q; it can be patch, stat or names.", format)
 	}
 	from, to := a.Session.BaseOID, a.Session.PackOID
 	if turn != "" {
@@ -518,11 +518,11 @@ func (s *Service) Diff(ctx context.Context, who Caller, id ID, turn TurnID, form
 func checkText(what, s string, max int) error {
 	switch {
 	case !utf8.ValidString(s):
-		return fault.New(fault.InvalidInput, "%s is not valid UTF-8.", what)
+		return fault.Field(what, "%s is not valid UTF-8.", what)
 	case strings.ContainsRune(s, 0):
-		return fault.New(fault.InvalidInput, "%s has a NUL byte.", what)
+		return fault.Field(what, "%s has a NUL byte.", what)
 	case utf8.RuneCountInString(s) > max:
-		return fault.New(fault.InvalidInput, "%s is longer than %d characters.", what, max)
+		return fault.Field(what, "%s is longer than %d characters.", what, max)
 	}
 	return nil
 }
@@ -532,7 +532,7 @@ func checkPrompt(p string) error {
 		return fault.New(fault.PromptTooLarge, "The prompt has %d bytes; %d are allowed.", len(p), MaxPromptBytes)
 	}
 	if p != "" && strings.TrimSpace(p) == "" {
-		return fault.New(fault.InvalidInput, "The prompt is empty.")
+		return fault.Field("prompt", "The prompt is empty.")
 	}
 	return checkText("prompt", p, MaxPromptBytes)
 }

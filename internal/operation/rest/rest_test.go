@@ -554,3 +554,37 @@ func TestBodyIsPlainJSON(t *testing.T) {
 		}
 	}
 }
+
+// Where a field is at fault, the details name it, also where only the domain can tell.
+func TestFieldsAreNamed(t *testing.T) {
+	t.Parallel()
+	w := resttest.New(t)
+	id := w.Create("one")
+	turn := w.Begin(id)
+	w.Apply(id, session.QuestionAsked{Question: session.Question{
+		Turn: turn.ID, Number: 1, Kind: session.QuestionPermission, Title: "May I?", Detail: "{}",
+		Options: []session.Option{{ID: "yes", Name: "Yes", Kind: "allow_once"}, {ID: "reject", Name: "No", Kind: "reject_once"}},
+	}})
+	const root = "/v1/agent-sessions"
+	one := root + "/" + string(id)
+	answer := one + "/questions/" + string(session.QuestionIDOf(turn.ID, 1)) + "/answer"
+	for _, c := range []struct{ path, body, field string }{
+		{answer, `{"verdict":"allow","option":"reject"}`, "verdict"},
+		{answer, `{"option":"nope"}`, "option"},
+		{answer, `{"verdict":"allow","content":{}}`, "content"},
+		{answer, `{"verdict":"allow","message":"\u0000"}`, "message"},
+		{one + "/turns", `{"prompt":" "}`, "prompt"},
+		{one + "/turns", `{"prompt":"a\u0000"}`, "prompt"},
+		{root, `{"title":"\u0000"}`, "title"},
+		{root, `{"branch":"x"}`, "repo"},
+		{root, `{"approvals":"perhaps"}`, "approvals"},
+		{root, `{"approvals":{"foo":1}}`, "approvals"},
+		{root, `{"approvals":{"rules":[{"kind":"read","do":"ask"},{"kind":"read","do":"perhaps"}]}}`, "approvals.rules[1].do"},
+	} {
+		r := ask(t, w, "POST", c.path, c.body)
+		fields, _ := r.at(t, "error.details.fields").([]any)
+		if r.status != 422 || r.at(t, "error.code") != "INVALID_INPUT" || len(fields) != 1 || fields[0].(map[string]any)["field"] != c.field || fields[0].(map[string]any)["problem"] == "" {
+			t.Errorf("%s %s: %d %s", c.path, c.body, r.status, r.body)
+		}
+	}
+}

@@ -71,11 +71,7 @@ func (a *app) sessionOf(ctx context.Context, c *client.Client, args []string, sh
 			continue
 		}
 		if !shown {
-			title := clip(sanitizeLine(s.Title), 60)
-			if title != "" {
-				title = ": " + title
-			}
-			a.note("%s", a.style(a.Stderr).dim("The newest session is "+sanitizeLine(s.ID)+title))
+			a.note("%s", a.style(a.Stderr).dim("The newest session is "+sanitizeLine(s.ID)+": "+clip(sanitizeLine(s.Title), 60)))
 		}
 		return s.ID, nil
 	}

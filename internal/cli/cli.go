@@ -292,12 +292,7 @@ or by an end of it that no other has, of six characters or more.`,
 		Version:           a.versionText(),
 	}
 	root.SetVersionTemplate("hearth {{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if said, _, of := strings.Cut(err.Error(), ": strconv."); of {
-			err = errors.New(said + ": it is no number that fits")
-		}
-		return usageError{error: err}
-	})
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{error: err} })
 	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "folder of the server's state: another folder, another server (HEARTH_STATE_DIR)")
 	root.PersistentFlags().StringVar(&a.server, "server", "", "address of a server elsewhere (HEARTH_SERVER); its token is in HEARTH_TOKEN or the file HEARTH_TOKEN_FILE")
 	root.AddCommand(a.runCmd(), a.promptCmd(), a.attachCmd(), a.listCmd(), a.transcriptCmd(), a.exportCmd(), a.questionsCmd(), a.answerCmd(), a.queueCmd(), a.cancelCmd(), a.diffCmd(), a.deliverCmd(), a.bundleCmd(), a.blobCmd(), a.discardCmd(), a.deleteCmd(),

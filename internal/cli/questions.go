@@ -200,72 +200,25 @@ func approvals(flag string) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// asked is the line for a question, and later the one for what became of it.
+// asked is the line for a question that waits.
 func (t *textSink) asked(p partFields) {
 	var d struct {
-		Kind    string `json:"kind"`
-		Title   string `json:"title"`
-		Message string `json:"message"`
-		Outcome *struct {
-			Allowed, Accepted, Denied, Declined bool
-		} `json:"outcome"`
+		Kind    string          `json:"kind"`
+		Title   string          `json:"title"`
+		Message string          `json:"message"`
+		Outcome json.RawMessage `json:"outcome"`
 	}
-	if json.Unmarshal(p.Data, &d) != nil {
-		return
-	}
-	known := t.questions[p.ID]
-	if o := d.Outcome; o != nil {
-		word := "withdrawn"
-		switch {
-		case o.Allowed:
-			word = "allowed"
-		case o.Accepted:
-			word = "accepted"
-		case o.Denied:
-			word = "denied"
-		case o.Declined:
-			word = "declined"
-		case known.Verdict == "cancel":
-			word = "canceled"
-		}
-		if !t.asks { // else the person was told when the answer came
-			t.line("  %s", settledAs(known, word))
-		}
-		return
+	if json.Unmarshal(p.Data, &d) != nil || len(d.Outcome) > 0 {
+		return // how it was settled is seen from what follows
 	}
 	title, _, _ := strings.Cut(strings.TrimSpace(d.Message), "\n")
 	t.line("%s", t.st.bold("? The agent asks: "+clip(sanitizeLine(firstOf(title, d.Title, d.Kind, "may it go on")), 160)))
 	switch {
 	case t.asks: // the person is asked at once
 		t.askedLast = p.ID
-	case known.State != "" && known.State != "pending": // what became of it follows
 	case d.Kind == "form":
 		t.line("%s", t.st.dim(fmt.Sprintf("  %s answer %s accept --field NAME=VALUE | decline | cancel", t.self, t.id)))
 	default:
 		t.line("%s", t.st.dim(fmt.Sprintf("  %s answer %s allow | deny", t.self, t.id)))
 	}
-}
-
-// settledAs says what became of a question; q is empty when only the transcript tells.
-func settledAs(q client.Question, word string) string {
-	if q.State == "expired" {
-		return word + ": nobody answered in time"
-	}
-	if q.By != "" {
-		word += " by " + sanitizeLine(q.By)
-	}
-	if q.Message != "" {
-		word += ": " + clip(sanitizeLine(q.Message), 160)
-	}
-	return word
-}
-
-// know tells the sink what has become of the session's questions so far.
-func (t *textSink) know(ctx context.Context, c *client.Client, id string) error {
-	list, err := c.Questions(ctx, id, "")
-	t.questions = map[string]client.Question{}
-	for _, q := range list {
-		t.questions[q.ID] = q
-	}
-	return err
 }

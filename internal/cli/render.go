@@ -73,8 +73,7 @@ type textSink struct {
 	broken bool                                                         // the connection broke, which was told
 	asks   bool                                                         // what the agent asks is put to the person
 
-	questions map[string]client.Question // what was known of them when the command began
-	askedLast string                     // the question whose line is the last one
+	askedLast string // the question whose line is the last one
 
 	column  bool   // the cursor is behind text
 	pending string // the call whose line may still be written over

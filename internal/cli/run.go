@@ -87,7 +87,7 @@ there from the moment the agent begins, also when nobody watches.
 			if in.Prompt, err = a.text("task", args); err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("limit") && limit < time.Second || limit > 24*time.Hour {
+			if limit != 0 && limit < time.Second || limit > 24*time.Hour {
 				return misused("--limit must be between 1s and 24h")
 			}
 			in.TotalLimitSeconds = int64((limit + time.Second - 1) / time.Second)
@@ -276,11 +276,6 @@ sandbox that takes long), part, reset, turn (its end), detached or end.
 				return err
 			}
 			out := a.sinkFor(cmd)
-			if text, ok := out.(*textSink); ok {
-				if err := text.know(ctx, c, id); err != nil {
-					return err
-				}
-			}
 			out.session(&s)
 			a.status, err = a.follow(ctx, &following{c: c, session: s, options: client.StreamOptions{Beginning: !now && after == "", After: after}, out: out})
 			return err

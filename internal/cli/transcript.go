@@ -90,9 +90,6 @@ func (a *app) transcript(ctx context.Context, c *client.Client, id string) error
 	}
 	out := a.sink()
 	out.live = false // nothing is written over
-	if err := out.know(ctx, c, id); err != nil {
-		return err
-	}
 	out.session(&s)
 	err = eachPart(ctx, c, id, func(p client.Part) error {
 		var head struct {

@@ -33,9 +33,6 @@ func (a *app) listCmd() *cobra.Command {
 		Example: "  hearth list\n  hearth list --phase running,queued\n  hearth list --all --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("limit") && in.Limit < 1 {
-				return misused("--limit must be at least 1; --all shows all")
-			}
 			c, err := a.connect(cmd.Context())
 			if err != nil {
 				return err

@@ -124,22 +124,6 @@ func TestEndOfAnID(t *testing.T) {
 	}
 }
 
-// Numbers that make no sense are refused before anything is asked of a server.
-func TestNumbersOfFlags(t *testing.T) {
-	t.Parallel()
-	for has, args := range map[string][]string{
-		"--limit must be at least 1":    {"list", "--limit", "0"},
-		"must be between 1s and 24h":    {"run", "--limit", "0s", "x"},
-		"it is no number that fits":     {"queue", "edit", "--position", "abc"},
-		"--limit must be at least 1; -": {"list", "--limit=-1"},
-	} {
-		s := newShell(t)
-		if got := s.run(args...); got != 2 || !strings.Contains(s.err.String(), has) || strings.Contains(s.err.String(), "strconv") {
-			t.Errorf("%q: %d %s", args, got, s.err.String())
-		}
-	}
-}
-
 func TestTranscript(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

@@ -237,6 +237,7 @@ func (p *person) how() string {
 // settled says what became of a question that somebody else settled.
 func (p *person) settled(ctx context.Context) {
 	q, err := p.f.c.Question(ctx, p.f.session.ID, p.q.ID)
+	p.t.settled[p.q.ID] = err == nil // its part need not tell it again
 	switch {
 	case err != nil:
 	case q.State == "answered":

@@ -397,7 +397,9 @@ func TestAnswerForms(t *testing.T) {
 	run(2, "are for forms", "answer", "--field", "db=pg")
 	run(2, "allow or deny", "answer", "accept")
 	run(0, "deny", "answer", "deny")
-	// Without a terminal the way to answer is told.
+	// Without a terminal the way to answer what waits is told.
+	sc.form(5)
+	sc.permission(6, "Remove y")
 	s.out = buffer{}
 	status := make(chan int, 1)
 	go func() { status <- s.run("attach", "--json=false", string(id)) }()

@@ -55,6 +55,9 @@ func (a *app) follow(ctx context.Context, f *following) (int, error) {
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if t, ok := f.out.(*textSink); ok {
+		t.questions = known(ctx, f.c, f.session.ID)
+	}
 	ended := make(chan error, 1)
 	watched := make(chan struct{})
 	go func() { // waited for below, always

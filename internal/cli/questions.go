@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -200,20 +201,53 @@ func approvals(flag string) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// asked is the line for a question that waits.
+// knownWait is how long a line of the conversation waits for what is listed of its question.
+const knownWait = 2 * time.Second
+
+// known looks up questions of a session.
+func known(ctx context.Context, c *client.Client, id string) func(question string) (client.Question, bool) {
+	return func(question string) (client.Question, bool) {
+		ctx, cancel := context.WithTimeout(ctx, knownWait)
+		defer cancel()
+		q, err := c.Question(ctx, id, question)
+		return q, err == nil
+	}
+}
+
+// outcomePart is what a part tells of how its question was settled: at most one is true.
+type outcomePart struct{ Allowed, Denied, Accepted, Declined, Canceled bool }
+
+// asked shows a question: how to answer it while it waits, else what became of it.
 func (t *textSink) asked(p partFields) {
 	var d struct {
-		Kind    string          `json:"kind"`
-		Title   string          `json:"title"`
-		Message string          `json:"message"`
-		Outcome json.RawMessage `json:"outcome"`
+		Kind    string       `json:"kind"`
+		Title   string       `json:"title"`
+		Message string       `json:"message"`
+		Outcome *outcomePart `json:"outcome"`
 	}
-	if json.Unmarshal(p.Data, &d) != nil || len(d.Outcome) > 0 {
-		return // how it was settled is seen from what follows
+	if json.Unmarshal(p.Data, &d) != nil {
+		return
 	}
-	title, _, _ := strings.Cut(strings.TrimSpace(d.Message), "\n")
-	t.line("%s", t.st.bold("? The agent asks: "+clip(sanitizeLine(firstOf(title, d.Title, d.Kind, "may it go on")), 160)))
+	message, _, _ := strings.Cut(strings.TrimSpace(d.Message), "\n")
+	title := clip(sanitizeLine(firstOf(message, d.Title, d.Kind, "may it go on")), 160)
+	var q client.Question // its state is empty where it is not known
+	if t.questions != nil && (d.Outcome == nil || !t.settled[p.ID]) {
+		q, _ = t.questions(p.ID)
+	}
+	if d.Outcome != nil {
+		if !t.settled[p.ID] { // it was not told with the question itself
+			mark, what := t.outcome(&q, *d.Outcome)
+			t.line("%s %s: %s", mark, title, what)
+			t.settled[p.ID] = true
+		}
+		return
+	}
+	t.line("%s", t.st.bold("? The agent asks: "+title))
 	switch {
+	case q.State != "" && q.State != "pending":
+		mark, what := t.outcome(&q, outcomePart{})
+		t.line("  %s %s", mark, what)
+		t.settled[p.ID] = true
 	case t.asks: // the person is asked at once
 		t.askedLast = p.ID
 	case d.Kind == "form":
@@ -221,4 +255,46 @@ func (t *textSink) asked(p partFields) {
 	default:
 		t.line("%s", t.st.dim(fmt.Sprintf("  %s answer %s allow | deny", t.self, t.id)))
 	}
+}
+
+// outcome says what became of a question: what is listed of it, else what its part tells.
+func (t *textSink) outcome(q *client.Question, o outcomePart) (mark, what string) {
+	yes, no, none := t.st.good("✓"), t.st.bad("✗"), t.st.bad("■")
+	switch q.State {
+	case "expired":
+		if q.Kind == "form" {
+			return no, "expired: nobody answered in time, it counts as declined"
+		}
+		return no, "expired: nobody answered in time, it counts as denied"
+	case "canceled":
+		return none, "canceled: its turn ended, or the agent took it back"
+	case "answered":
+		o = outcomePart{Allowed: q.Verdict == "allow", Denied: q.Verdict == "deny", Accepted: q.Verdict == "accept", Declined: q.Verdict == "decline", Canceled: q.Verdict == "cancel"}
+	}
+	switch {
+	case o.Allowed:
+		mark, what = yes, "allowed"
+	case o.Denied:
+		mark, what = no, "denied"
+	case o.Accepted:
+		mark, what = yes, "accepted"
+	case o.Declined:
+		mark, what = no, "declined"
+	case o.Canceled:
+		mark, what = none, "canceled"
+	default:
+		mark, what = none, "settled"
+	}
+	for _, x := range q.Options {
+		if x.ID == q.Option && x.Name != "" {
+			what += " (" + clip(sanitizeLine(x.Name), 80) + ")"
+		}
+	}
+	if q.By != "" {
+		what += " by " + sanitizeLine(q.By)
+	}
+	if q.State == "answered" && q.Message != "" {
+		what += ": " + clip(sanitizeLine(q.Message), 200)
+	}
+	return mark, what
 }

@@ -75,6 +75,9 @@ type textSink struct {
 
 	askedLast string // the question whose line is the last one
 
+	questions func(id string) (client.Question, bool) // what is listed of a question; nil: nothing is known
+	settled   map[string]bool                         // questions whose outcome was told
+
 	column  bool   // the cursor is behind text
 	pending string // the call whose line may still be written over
 	tools   map[string]*toolLine
@@ -91,7 +94,7 @@ type toolLine struct {
 }
 
 func newTextSink(w io.Writer, st style, live bool, now func() time.Time, self string) *textSink {
-	return &textSink{w: w, st: st, live: live, now: now, self: self, tools: map[string]*toolLine{}, plan: map[string]string{}}
+	return &textSink{w: w, st: st, live: live, now: now, self: self, tools: map[string]*toolLine{}, plan: map[string]string{}, settled: map[string]bool{}}
 }
 
 func (t *textSink) write(s string) {

@@ -90,6 +90,7 @@ func (a *app) transcript(ctx context.Context, c *client.Client, id string) error
 	}
 	out := a.sink()
 	out.live = false // nothing is written over
+	out.questions = known(ctx, c, id)
 	out.session(&s)
 	err = eachPart(ctx, c, id, func(p client.Part) error {
 		var head struct {

@@ -367,7 +367,8 @@ func TestAnswerForms(t *testing.T) {
 	run(2, "no field \"x\"", "answer", "--field", "x=1")
 	run(2, "port: must be a number", "answer", "--field", "db=pg", "--field", "port=many")
 	run(2, "content.db: is missing", "answer", "accept")
-	run(2, "content.db: is missing", "answer", "allow")
+	run(2, "is a form: it is answered with accept, decline or cancel, not with allow", "answer", "allow")
+	run(2, "not with deny", "answer", "deny")
 	run(2, "Only a form that is accepted", "answer", "decline", "--field", "db=pg")
 	run(2, "do not go together", "answer", "--field", "db=pg", "--json", "x")
 	run(2, "cannot be read", "answer", "--json", "./none.json")
@@ -389,7 +390,7 @@ func TestAnswerForms(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 	three := sc.form(3)
-	run(0, "decline", "answer", "deny")
+	run(0, "decline", "answer", "decline")
 	if q := sc.question(three); q.Verdict != session.VerdictDecline {
 		t.Errorf("%+v", q)
 	}

@@ -26,20 +26,6 @@ func formOf(q *client.Question) (message string, s form.Schema, err error) {
 	return d.Message, s, err
 }
 
-// verdictOf is the word for a verdict that fits the kind of question.
-func verdictOf(kind, verdict string) string {
-	if kind != "form" {
-		return verdict
-	}
-	switch verdict {
-	case "allow":
-		return "accept"
-	case "deny":
-		return "decline"
-	}
-	return verdict
-}
-
 // content makes the content of an answer from values NAME=VALUE. Fields that are not named
 // have their default.
 func content(s form.Schema, given []string) (json.RawMessage, error) {
@@ -110,7 +96,9 @@ func (a *app) contentFile(file string) (json.RawMessage, error) {
 
 // fill completes the answer to a question with what was given on the command line.
 func (a *app) fill(q *client.Question, in *client.Answer, fields []string, file string) error {
-	in.Verdict = verdictOf(q.Kind, in.Verdict)
+	if q.Kind == "form" && (in.Verdict == "allow" || in.Verdict == "deny") {
+		return misused("%s is a form: it is answered with accept, decline or cancel, not with %s", q.ID, in.Verdict)
+	}
 	given := len(fields) > 0 || file != ""
 	if q.Kind != "form" {
 		if given {

@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/hearthd/hearth/client"
 	"github.com/hearthd/hearth/internal/config"
@@ -292,12 +293,46 @@ or by an end of it that no other has, of six characters or more.`,
 		Version:           a.versionText(),
 	}
 	root.SetVersionTemplate("hearth {{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{error: err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", "", "folder of the server's state: another folder, another server (HEARTH_STATE_DIR)")
 	root.PersistentFlags().StringVar(&a.server, "server", "", "address of a server elsewhere (HEARTH_SERVER); its token is in HEARTH_TOKEN or the file HEARTH_TOKEN_FILE")
 	root.AddCommand(a.runCmd(), a.promptCmd(), a.attachCmd(), a.listCmd(), a.transcriptCmd(), a.exportCmd(), a.questionsCmd(), a.answerCmd(), a.queueCmd(), a.cancelCmd(), a.diffCmd(), a.deliverCmd(), a.bundleCmd(), a.blobCmd(), a.discardCmd(), a.deleteCmd(),
 		a.serveCmd(), a.stopCmd(), a.agentCmd(), a.doctorCmd(), a.versionCmd(), exitStatusTopic())
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Args = helpTopic // cobra would print all of the help, and be content
+		}
+	}
 	return root
+}
+
+// helpTopic refuses to help with what is no command.
+func helpTopic(help *cobra.Command, args []string) error {
+	if _, rest, err := help.Root().Find(args); err != nil || len(rest) > 0 {
+		return usageError{error: fmt.Errorf("there is no help about %q", strings.Join(args, " ")), remedy: "Run `hearth --help` for all commands."}
+	}
+	return nil
+}
+
+// flagError says which value a flag does not take, without the words of the parser.
+func flagError(err error) error {
+	var e *pflag.InvalidValueError
+	if !errors.As(err, &e) {
+		return usageError{error: err}
+	}
+	wants := ""
+	switch e.GetFlag().Value.Type() {
+	case "int":
+		wants = "a whole number"
+	case "duration":
+		wants = "a time such as 90s, 30m or 2h"
+	case "bool":
+		wants = "true or false"
+	default:
+		return usageError{error: err}
+	}
+	return misused("--%s is %s; %q is not", e.GetFlag().Name, wants, e.GetValue())
 }
 
 // exitStatusTopic is a page of help; it does nothing.

@@ -429,6 +429,7 @@ func TestInterrupt(t *testing.T) {
 		{name: "second", terminal: true, second: true, status: 11, has: "Detached; the turn goes on."},
 		{name: "stop", terminal: true, answer: "s\n", stopped: true, status: 130, has: "Stopping"},
 		{name: "go on", terminal: true, answer: "\n", has: "go on (Enter)?"},
+		{name: "another key", terminal: true, answer: "x\ns\n", stopped: true, status: 130, has: "x is none of these. Detach (d Enter)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

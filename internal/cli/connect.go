@@ -85,6 +85,9 @@ const (
 func (a *app) reach(ctx context.Context, want need) (*client.Client, error) {
 	token := a.Getenv("HEARTH_TOKEN")
 	if address := a.elsewhere(); address != "" {
+		if _, err := client.New(address, "", nil); err != nil {
+			return nil, err // a token would not help
+		}
 		if token == "" {
 			file := a.setting("HEARTH_TOKEN_FILE")
 			if file == "" {

@@ -177,7 +177,8 @@ func (a *app) interrupted(ctx context.Context, f *following, signals <-chan os.S
 	if !a.IsTerminal(a.Stdin) || !a.IsTerminal(a.Stderr) {
 		return true, nil
 	}
-	_, _ = fmt.Fprint(a.Stderr, "\nDetach (d Enter), stop the turn (s Enter), or go on (Enter)? ")
+	const prompt = "Detach (d Enter), stop the turn (s Enter), or go on (Enter)? "
+	_, _ = fmt.Fprint(a.Stderr, "\n"+prompt)
 	lines := a.readLines()
 	look := time.NewTicker(2 * time.Second) // nothing is shown meanwhile, so the turn's end is asked for
 	defer look.Stop()
@@ -202,8 +203,11 @@ func (a *app) interrupted(ctx context.Context, f *following, signals <-chan os.S
 				return true, nil
 			case answer == "s", answer == "stop":
 				return false, a.stopTurn(ctx, f)
+			case answer == "":
+				return false, nil
+			default:
+				_, _ = fmt.Fprintf(a.Stderr, "%s is none of these. %s", clip(sanitizeLine(answer), 40), prompt)
 			}
-			return false, nil
 		}
 	}
 }

@@ -87,7 +87,7 @@ there from the moment the agent begins, also when nobody watches.
 			if in.Prompt, err = a.text("task", args); err != nil {
 				return err
 			}
-			if limit != 0 && limit < time.Second || limit > 24*time.Hour {
+			if cmd.Flags().Changed("limit") && limit < time.Second || limit > 24*time.Hour {
 				return misused("--limit must be between 1s and 24h")
 			}
 			in.TotalLimitSeconds = int64((limit + time.Second - 1) / time.Second)

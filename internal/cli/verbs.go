@@ -23,6 +23,9 @@ func (a *app) printJSON(v any) error {
 	return escapeJSON(a.Stdout, b)
 }
 
+// mostListed is the largest page of sessions that a server gives.
+const mostListed = 200
+
 func (a *app) listCmd() *cobra.Command {
 	var in client.ListInput
 	var all, asJSON bool
@@ -33,6 +36,9 @@ func (a *app) listCmd() *cobra.Command {
 		Example: "  hearth list\n  hearth list --phase running,queued\n  hearth list --all --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("limit") && (in.Limit < 1 || in.Limit > mostListed) {
+				return misused("--limit must be between 1 and %d; --all shows all", mostListed)
+			}
 			c, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
@@ -87,7 +93,7 @@ func (a *app) listCmd() *cobra.Command {
 	}
 	cmd.Flags().StringSliceVar(&in.Phases, "phase", nil, "only sessions in these phases, such as running, queued, failed, idle")
 	cmd.Flags().StringVar(&in.Repo, "repo", "", "only sessions of this repository")
-	cmd.Flags().IntVar(&in.Limit, "limit", 0, "how many to show (default 50)")
+	cmd.Flags().IntVar(&in.Limit, "limit", 0, "how many to show, 1 to 200 (default 50)")
 	cmd.Flags().BoolVar(&all, "all", false, "show all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd

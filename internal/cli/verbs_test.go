@@ -262,3 +262,52 @@ func TestRemediesOfTheServerHere(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedValues: what a flag or a topic cannot be is refused in words.
+func TestRefusedValues(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.done("one")
+	for _, c := range []struct {
+		args []string
+		has  string
+	}{
+		{[]string{"list", "--limit", "0"}, "--limit must be between 1 and 200"},
+		{[]string{"list", "--limit", "-1"}, "--limit must be between 1 and 200"},
+		{[]string{"list", "--limit", "201"}, "--limit must be between 1 and 200"},
+		{[]string{"list", "--limit", "ten"}, "--limit is a whole number; \"ten\" is not."},
+		{[]string{"run", "--limit", "0s", "x"}, "--limit must be between 1s and 24h"},
+		{[]string{"run", "--limit", "soon", "x"}, "--limit is a time such as 90s, 30m or 2h; \"soon\" is not."},
+		{[]string{"run", "-d=maybe", "x"}, "--detach is true or false; \"maybe\" is not."},
+		{[]string{"queue", "edit", "trn_x", "--position", "abc"}, "--position is a whole number; \"abc\" is not."},
+		{[]string{"help", "nope"}, "There is no help about \"nope\"."},
+		{[]string{"help", "queue", "nope"}, "There is no help about \"queue nope\"."},
+	} {
+		s.out, s.err = buffer{}, buffer{}
+		if got := s.run(c.args...); got != 2 || s.out.String() != "" || !strings.Contains(s.err.String(), c.has) || strings.Contains(s.err.String(), "strconv") {
+			t.Errorf("%q: %d %s %s", c.args, got, s.out.String(), s.err.String())
+		}
+	}
+	for _, args := range [][]string{{"help"}, {"help", "queue", "edit"}, {"help", "exit-status"}} {
+		if got := s.run(args...); got != 0 {
+			t.Errorf("%q: %d %s", args, got, s.err.String())
+		}
+	}
+}
+
+// TestAddressBeforeToken: no token helps with an address that is none.
+func TestAddressBeforeToken(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.env["HEARTH_TOKEN"] = ""
+	for _, address := range []string{"nope", "ftp://example.org"} {
+		s.err = buffer{}
+		if got := s.run("list", "--server", address); got != 2 || !strings.Contains(s.err.String(), "is not the address of a server") || strings.Contains(s.err.String(), "token") {
+			t.Errorf("%s: %d %s", address, got, s.err.String())
+		}
+	}
+	s.err = buffer{}
+	if got := s.run("list", "--server", "https://example.org"); got != 3 || !strings.Contains(s.err.String(), "needs a token") {
+		t.Errorf("%d %s", got, s.err.String())
+	}
+}

@@ -71,11 +71,19 @@ func (a *app) sessionOf(ctx context.Context, c *client.Client, args []string, sh
 			continue
 		}
 		if !shown {
-			a.note("%s", a.style(a.Stderr).dim("The newest session is "+sanitizeLine(s.ID)+": "+clip(sanitizeLine(s.Title), 60)))
+			a.note("%s", a.style(a.Stderr).dim("The newest session is "+sanitizeLine(s.ID)+titled(s.Title)))
 		}
 		return s.ID, nil
 	}
 	return "", fault.New(fault.SessionNotFound, "There is no session yet. Make one with `hearth run`.")
+}
+
+// titled is a title behind a colon, or the end of the sentence where there is none.
+func titled(title string) string {
+	if title = clip(sanitizeLine(title), 60); strings.TrimSpace(title) == "" {
+		return "."
+	}
+	return ": " + title
 }
 
 // An id is its prefix and 26 characters, and the last ones tell sessions apart: the first are the time.

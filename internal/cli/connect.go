@@ -68,9 +68,13 @@ func absolute(path string) string {
 	return path // package config refuses it
 }
 
+// errNoState says that the state folder is not there: nothing was ever run with it, and
+// no server is started to say so.
+var errNoState = errors.New("there is no state folder")
+
 // connect finds the server: the one that was named, else the one of the state
 // folder, which is started when it does not run. It need not be ready: conversations
-// can be read where no sandbox can be started.
+// can be read where no sandbox can be started. Errors: errNoState.
 func (a *app) connect(ctx context.Context) (*client.Client, error) { return a.reach(ctx, answering) }
 
 // need says how much of a server is wanted; each has what is before it.
@@ -103,6 +107,9 @@ func (a *app) reach(ctx context.Context, want need) (*client.Client, error) {
 	cfg, err := a.config(nil)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := os.Stat(cfg.StateDir); want == answering && errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(errNoState, fault.SessionNotFound, "There is no session yet: the state folder %s is not there. Make one with `hearth run`.", cfg.StateDir)
 	}
 	s := &starter{a: a, cfg: cfg, token: token}
 	defer s.done()

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,12 +41,13 @@ func (a *app) listCmd() *cobra.Command {
 				return misused("--limit must be between 1 and %d; --all shows all", mostListed)
 			}
 			c, err := a.connect(cmd.Context())
-			if err != nil {
+			none := errors.Is(err, errNoState)
+			if err != nil && !none {
 				return err
 			}
 			var items []client.Session
 			more := false
-			for {
+			for !none {
 				page, err := c.List(cmd.Context(), in)
 				if err != nil {
 					return err

@@ -1,10 +1,13 @@
 package cli_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -309,5 +312,51 @@ func TestAddressBeforeToken(t *testing.T) {
 	s.err = buffer{}
 	if got := s.run("list", "--server", "https://example.org"); got != 3 || !strings.Contains(s.err.String(), "needs a token") {
 		t.Errorf("%d %s", got, s.err.String())
+	}
+}
+
+// TestNoStateFolder: what only reads makes no state folder and starts no server in it.
+func TestNoStateFolder(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.env["HEARTH_SERVER"] = ""
+	s.startServer = func(context.Context, config.Config) (bool, error) {
+		t.Error("a server is started")
+		return false, errors.New("not here")
+	}
+	dir := filepath.Join(t.TempDir(), "not", "there")
+	for _, c := range []struct {
+		args   []string
+		status int
+		has    string
+	}{
+		{[]string{"list"}, 0, "There are no sessions."}, {[]string{"list", "--json"}, 0, "[]"},
+		{[]string{"transcript"}, 5, "There is no session yet"}, {[]string{"questions"}, 5, "SESSION_NOT_FOUND"},
+		{[]string{"queue"}, 5, dir + " is not there"}, {[]string{"diff", "ses_x"}, 5, "There is no session yet"},
+	} {
+		s.out, s.err = buffer{}, buffer{}
+		if got := s.run(append(c.args, "--state-dir", dir)...); got != c.status || !strings.Contains(s.out.String()+s.err.String(), c.has) {
+			t.Errorf("%q: %d %s %s", c.args, got, s.out.String(), s.err.String())
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the folder was made")
+	}
+}
+
+// TestNewestWithoutTitle: a session without a title is told without a colon.
+func TestNewestWithoutTitle(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	id := s.done("one")
+	s.before(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/agent-sessions" {
+			return false
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"items": []map[string]string{{"id": string(id), "title": ""}}})
+		return true
+	})
+	if got := s.run("diff"); got != 0 || !strings.HasPrefix(s.err.String(), "The newest session is "+string(id)+".\n") {
+		t.Errorf("%d %q", got, s.err.String())
 	}
 }

@@ -80,6 +80,6 @@ secrets, and so goes to no terminal unless that is asked for with -o -.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, - for standard output even where that is a terminal (default: standard output)")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, or to write over; - for standard output even where that is a terminal (default: standard output)")
 	return cmd
 }

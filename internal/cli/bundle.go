@@ -65,7 +65,7 @@ it in is printed. Wakes nothing. ` + newestRule,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, - for standard output (default: the branch's name and .bundle)")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, or to write over; - for standard output (default: the branch's name and .bundle)")
 	return cmd
 }
 

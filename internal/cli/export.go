@@ -55,7 +55,7 @@ of the agent can neither leave its place nor be HTML.`,
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "jsonl", "jsonl or markdown")
-	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write (default: standard output)")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, or to write over (default: standard output)")
 	return cmd
 }
 

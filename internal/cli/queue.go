@@ -20,7 +20,7 @@ func (a *app) queueCmd() *cobra.Command {
 		Use:   "queue [SESSION]",
 		Short: "List the prompts that wait, and change them",
 		Long: `List the prompts that wait in a session, in the order in which they go out, with the
-ids by which they are changed. ` + newestRule + `
+ids by which they are changed, or ends of those that no other has. ` + newestRule + `
 
 A queue is held when a turn failed or was canceled, or by ‘hearth queue hold’; it goes
 on with ‘hearth queue release’ or with a new prompt.`,
@@ -74,14 +74,50 @@ func (a *app) queue(id string, q *client.Queue) error {
 	return nil
 }
 
-// queuedArgs tells the session, if it is named, the turn and what follows it.
+// queuedArgs tells the session, if it is named, the turn and what follows it. A turn may be
+// named by an end of its id: without trn_ only as the first word, or behind a session's ses_.
 func queuedArgs(args []string) (session []string, turn string, rest []string, err error) {
 	for i, arg := range args[:min(len(args), 2)] {
 		if strings.HasPrefix(arg, turnPrefix) {
 			return args[:i], arg, args[i+1:], nil
 		}
 	}
+	at := 0
+	if len(args) > 0 && strings.HasPrefix(args[0], sessionPrefix) {
+		at = 1
+	}
+	if len(args) > at && maybeEnd(args[at]) {
+		return args[:at], args[at], args[at+1:], nil
+	}
 	return nil, "", nil, usageError{error: fmt.Errorf("the id of a turn (%s…) is missing", turnPrefix), remedy: "hearth queue   shows those that wait"}
+}
+
+// queued is the turn of an argument: its id, or an end of it that no other that waits has.
+func queued(ctx context.Context, c *client.Client, session, arg string) (string, error) {
+	end := strings.ToLower(strings.TrimPrefix(arg, turnPrefix))
+	if !maybeEnd(end) || len(end) == idTail {
+		return arg, nil // the server judges it
+	}
+	q, err := c.Queue(ctx, session)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for i := range q.Items {
+		switch id := q.Items[i].ID; {
+		case id == arg:
+			return id, nil
+		case strings.HasSuffix(id, end):
+			found = append(found, id)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return arg, nil
+	case 1:
+		return found[0], nil
+	}
+	return "", usageError{error: fmt.Errorf("%d turns that wait have an id that ends with %q", len(found), end), remedy: strings.Join(found[:min(len(found), 5)], "\n")}
 }
 
 func (a *app) queueEditCmd() *cobra.Command {
@@ -111,6 +147,9 @@ it is, and exit status 6 says so. ` + newestRule,
 			}
 			c, id, err := a.sessionFor(cmd.Context(), answering, session)
 			if err != nil {
+				return err
+			}
+			if turn, err = queued(cmd.Context(), c, id, turn); err != nil {
 				return err
 			}
 			e, err := c.EditQueued(cmd.Context(), id, turn, in)
@@ -144,6 +183,9 @@ left as it is, and exit status 6 says so. ` + newestRule,
 			}
 			c, id, err := a.sessionFor(cmd.Context(), answering, session)
 			if err != nil {
+				return err
+			}
+			if turn, err = queued(cmd.Context(), c, id, turn); err != nil {
 				return err
 			}
 			if _, err := c.RemoveQueued(cmd.Context(), id, turn); err != nil {

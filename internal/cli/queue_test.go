@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -48,4 +49,39 @@ func TestQueue(t *testing.T) {
 	run(2, "1 or more", "queue", "edit", two, "--position", "0")
 	run(2, "too much", "queue", "remove", two, one)
 	run(2, "too much", "queue", "hold", string(id), "x")
+}
+
+// A turn that waits is named by an end of its id, as a session is.
+func TestEndOfATurn(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	id := string(s.w.Create("At work"))
+	const one, two = "trn_01kaaaaaaaaaaaaaaaa7777771", "trn_01kbbbbbbbbbbbbbbbb7777772"
+	var called []string
+	s.before(func(w http.ResponseWriter, r *http.Request) bool {
+		_, path, ok := strings.Cut(r.URL.Path, "/"+id+"/queue")
+		switch {
+		case !ok:
+			return false
+		case path == "":
+			_, _ = w.Write([]byte(`{"items":[{"id":"` + one + `"},{"id":"` + two + `"},{"id":"trn_01kcccccccccccccccc7777772"}]}`))
+		default:
+			called = append(called, r.Method+" "+path)
+			_, _ = w.Write([]byte(`{"position":1}`))
+		}
+		return true
+	})
+	for _, args := range [][]string{
+		{"queue", "edit", "777771", "Now", "this"}, {"queue", "edit", "trn_777771", "x"}, {"queue", "edit", id, "A7777771", "--position", "1"},
+		{"queue", "remove", "777771"}, {"queue", "remove", id, "777771"}, {"queue", "remove", one},
+	} {
+		called = nil
+		if got := s.run(args...); got != 0 || len(called) != 1 || !strings.HasSuffix(called[0], "/"+one) {
+			t.Errorf("%q: %d %q %s", args, got, called, s.err.String())
+		}
+	}
+	called, s.err = nil, buffer{}
+	if got := s.run("queue", "remove", "777772"); got != 2 || len(called) != 0 || !strings.Contains(s.err.String(), "2 turns that wait have an id that ends with \"777772\"") {
+		t.Errorf("%d %q %s", got, called, s.err.String())
+	}
 }

@@ -294,13 +294,14 @@ func TestTokenIsGone(t *testing.T) {
 func TestFolderOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 	var out, errs buffer
+	theirs := t.TempDir()
 	got := cli.Main(t.Context(), []string{"list"}, cli.Env{
-		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(k string) string { return map[string]string{"HEARTH_STATE_DIR": "/srv/theirs"}[k] },
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(k string) string { return map[string]string{"HEARTH_STATE_DIR": theirs}[k] },
 		Holder: func(dir string) (int, error) {
 			return 0, fmt.Errorf("open lock: %w", &fs.PathError{Op: "open", Path: dir, Err: fs.ErrPermission})
 		},
 	})
-	if got != 3 || !strings.Contains(errs.String(), "/srv/theirs cannot be used by this user") || !strings.Contains(errs.String(), "--server") {
+	if got != 3 || !strings.Contains(errs.String(), theirs+" cannot be used by this user") || !strings.Contains(errs.String(), "--server") {
 		t.Errorf("status %d: %s", got, errs.String())
 	}
 }
